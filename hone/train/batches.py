@@ -30,6 +30,8 @@ class TrainRow:
     scale: Float32  # [T] see `token_scales`
     old_logprobs: Float32 | None  # [T]; None: those of the forward pass itself
     reference: Float32 | None = None  # [T] the reference model's log-probabilities
+    values: Float32 | None = None  # [T] the critic's, before the first optimiser step
+    returns: Float32 | None = None  # [T] the targets of the critic's values
 
     @property
     def trained(self) -> npt.NDArray[np.intp]:
@@ -58,6 +60,8 @@ class MicroBatch:
     engine_logprobs: Tensor  # float32 [N]
     old_logprobs: Tensor | None  # float32 [N]
     reference: Tensor | None  # float32 [N]
+    values: Tensor | None = None  # float32 [N]
+    returns: Tensor | None = None  # float32 [N]
     routing: Routing | None = None  # [U, layers, k], the experts to use at each position of the forest
 
     def select(self, index: Tensor) -> MicroBatch:
@@ -129,8 +133,10 @@ def _collate(
         chosen = [array[at] for array, at in zip(arrays, trained, strict=True)]
         return torch.from_numpy(np.concatenate(chosen)).to(device)
 
-    old = [row.old_logprobs for row in rows if row.old_logprobs is not None]
-    reference = [row.reference for row in rows if row.reference is not None]
+    def flat_if_given(arrays: Sequence[Float32 | None]) -> Tensor | None:
+        given = [array for array in arrays if array is not None]
+        return flat(given) if given else None
+
     return MicroBatch(
         rows=planned.rows,
         trained=[len(at) for at in trained],
@@ -142,7 +148,9 @@ def _collate(
         scale=flat([row.scale for row in rows]),
         advantages=flat([row.sample.advantage for row in rows]),
         engine_logprobs=flat([row.sample.logprobs for row in rows]),
-        old_logprobs=flat(old) if old else None,
-        reference=flat(reference) if reference else None,
+        old_logprobs=flat_if_given([row.old_logprobs for row in rows]),
+        reference=flat_if_given([row.reference for row in rows]),
+        values=flat_if_given([row.values for row in rows]),
+        returns=flat_if_given([row.returns for row in rows]),
         routing=merge_routing(planned.forest, [row.sample.routing for row in rows]) if replay else None,
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import threading
 from collections import Counter
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from hone.train.lora import (
     save_adapters,
     save_merged,
 )
-from hone.train.loss import Objective
+from hone.train.loss import Objective, value_loss
 from hone.train.masters import MasterWeights
 from hone.train.optimizer import end_names, make_optimizers
 from hone.train.passes import balance, cost_model
@@ -42,10 +43,15 @@ from hone.train.run_pass import PassResult, run_pass
 from hone.train.settings import EXPERTS, LearnerSettings, OptimizerSettings, PassSettings
 from hone.train.sharded_state import begin_save, load
 from hone.train.usage import device_usage, head_parameters, training_flops
+from hone.train.value_model import HEAD, ValueModel, value_head
 from hone.types import Float32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+_Modules = tuple[PolicyModel, ValueModel | None]
+_Module = TypeVar("_Module", bound=torch.nn.Module)
 
 
 class InProcessLearner:
@@ -91,18 +97,24 @@ class InProcessLearner:
         self._passes = passes
         self._objective = objective
         self.model = model
-        self._policy = self._policy_of(model)
+        head = None if objective.critic is None else value_head(model)
+        self._policy, self._critic = self._modules_of(model, head)
         require_exact_passes(self._policy, model.device, model.dtype)
         self._max_grad_norm = optimizer.max_grad_norm
-        self._reference = None if reference is None else self._policy_of(reference)
+        self._reference = None if reference is None else self._modules_of(reference, None)[0]
         self._cost = cost_model(model.config)
         self._replays = settings.routing_replay and bool(find_routers(model))
         self._cancelled = threading.Event()
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        critic = {} if head is None else {f"{HEAD}.{name}": p for name, p in head.named_parameters()}
         offload = torch.device("cpu") if settings.memory.offload_optimizer else None
-        self.masters = MasterWeights(trained, offload)
-        self.optimizers = make_optimizers(self.masters.parameters, end_names(model), optimizer)
-        self._replicas = [self._policy_of(_replica(model)) for _ in range(passes.workers - 1)]
+        self.masters = MasterWeights(trained | critic, offload)
+        ends = end_names(model) | critic.keys()
+        self.optimizers = make_optimizers(self.masters.parameters, ends, optimizer)
+        self._replicas = [
+            self._modules_of(_replica(model), None if head is None else _replica(head))
+            for _ in range(passes.workers - 1)
+        ]
         # Kept between steps: new threads start with cold caches. The threads end with the learner.
         self._pool = ThreadPoolExecutor(passes.workers, initializer=use_threads, initargs=(1,))
 
@@ -115,15 +127,23 @@ class InProcessLearner:
         batches = self._plan(rows)
         shares = balance(batches, len(self._replicas) + 1)
 
-        def work(policy: PolicyModel, indices: list[int]) -> list[tuple[int, PassResult]]:
-            return [(i, run_pass(policy, batches[i], self._loss)) for i in indices]
+        def work(modules: _Modules, indices: list[int]) -> list[tuple[int, PassResult, float]]:
+            policy, critic = modules
+            return [
+                (
+                    i,
+                    run_pass(policy, batches[i], self._loss),
+                    0.0 if critic is None else run_pass(critic, batches[i], self._value_loss).loss,
+                )
+                for i in indices
+            ]
 
         try:
             if not self._replicas:
-                done = [work(self._policy, shares[0])]
+                done = [work((self._policy, self._critic), shares[0])]
             else:
-                policies = [self._policy, *self._replicas]
-                futures = [self._pool.submit(work, *job) for job in zip(policies, shares, strict=True)]
+                workers = [(self._policy, self._critic), *self._replicas]
+                futures = [self._pool.submit(work, *job) for job in zip(workers, shares, strict=True)]
                 wait(futures)  # for all, even after an error: a running worker still writes gradients
                 done = [future.result() for future in futures]
         except BaseException:  # a part of a gradient must not reach the next step
@@ -131,19 +151,18 @@ class InProcessLearner:
             self._cancelled.clear()
             raise
         self._add_gradients()
-        results = [
-            result
-            for _, result in sorted((pair for share in done for pair in share), key=lambda pair: pair[0])
-        ]
+        ordered = sorted((each for share in done for each in share), key=lambda each: each[0])
+        results = [result for _, result, _ in ordered]
+        flops = training_flops(batches, self._cost, head_parameters(self.model), adapters=self._adapted)
         return PassReport(
-            loss=sum(result.loss for result in results),
+            loss=sum(result.loss + values for _, result, values in ordered),
             logprobs=_by_row(len(rows), batches, [result.logprobs for result in results]),
             entropies=_by_row(len(rows), batches, [result.entropies for result in results]),
             branch_tokens=sum(batch.forest.branch_tokens for batch in batches),
             unique_tokens=sum(len(batch.forest.tokens) for batch in batches),
             passes=Counter(batch.kind for batch in batches),
             replayed=replayed_tokens([b.routing for b in batches]) if self._replays else None,
-            flops=training_flops(batches, self._cost, head_parameters(self.model), adapters=self._adapted),
+            flops=flops if self._critic is None else 2 * flops,
         )
 
     def optim_step(self, lr: float) -> float:
@@ -159,8 +178,15 @@ class InProcessLearner:
 
     def clear_gradients(self) -> None:
         self.masters.clear_gradients()
-        for replica in self._replicas:
-            replica.zero_grad(set_to_none=True)
+        for module in itertools.chain.from_iterable(self._replicas):
+            if module is not None:
+                module.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def values(self, rows: Sequence[TrainRow]) -> list[Float32]:
+        assert self._critic is not None, "the objective has no critic"
+        batches = self._plan(rows)
+        return _by_row(len(rows), batches, [self._logprobs(self._critic, batch) for batch in batches])
 
     @torch.no_grad()
     def logprobs(
@@ -231,13 +257,15 @@ class InProcessLearner:
         """Return what tells the base model of adapters apart; empty where all weights are trained."""
         return {"base": base_digest(self.model)} if self._adapted else {}
 
-    def _policy_of(self, model: PreTrainedModel) -> PolicyModel:
-        return PolicyModel(
+    def _modules_of(self, model: PreTrainedModel, head: torch.nn.Linear | None) -> _Modules:
+        memory = self._settings.memory
+        policy = PolicyModel(
             model,
             temperature=self._objective.temperature,
             logit_tokens=self._passes.logit_tokens,
-            memory=self._settings.memory,
+            memory=memory,
         )
+        return policy, None if head is None else ValueModel(model, head, memory)
 
     def _plan(self, rows: Sequence[TrainRow]) -> list[MicroBatch]:
         if self._settings.routing_replay:
@@ -254,8 +282,10 @@ class InProcessLearner:
 
     def _add_gradients(self) -> None:
         """Add the gradients of the replicas to the model's and clear them."""
-        for replica in self._replicas:
-            for main, other in zip(self.model.parameters(), replica.parameters(), strict=True):
+        own = self._policy if self._critic is None else self._critic  # it has the head as well
+        for policy, critic in self._replicas:
+            replica = policy if critic is None else critic
+            for main, other in zip(own.parameters(), replica.parameters(), strict=True):
                 if main.grad is None:
                     main.grad = other.grad
                 elif other.grad is not None:
@@ -265,7 +295,15 @@ class InProcessLearner:
     def _loss(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
         """Return the sum of scale x loss. Raises NonFinite, StepCancelled."""
         self._raise_if_cancelled()
-        loss = (self._objective(logprobs, batch) * batch.scale).sum()
+        return self._finite((self._objective(logprobs, batch) * batch.scale).sum())
+
+    def _value_loss(self, values: Tensor, batch: MicroBatch) -> Tensor:
+        """Return the sum of scale x loss of the critic. Raises NonFinite, StepCancelled."""
+        self._raise_if_cancelled()
+        assert self._objective.critic is not None, "values have a critic"
+        return self._finite((value_loss(values, batch, self._objective.critic) * batch.scale).sum())
+
+    def _finite(self, loss: Tensor) -> Tensor:
         if not math.isfinite(value := float(loss.detach())):
             raise NonFinite(
                 f"the loss is {value}: the weights or the log-probabilities of the samples are not finite; "
@@ -282,8 +320,8 @@ class InProcessLearner:
             raise StepCancelled
 
 
-def _replica(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model that shares the weight tensors of `model` but has its own gradients."""
+def _replica(model: _Module) -> _Module:
+    """Return a module that shares the weight tensors of `model` but has its own gradients."""
     shared = {id(p): torch.nn.Parameter(p.data, p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, shared)
 

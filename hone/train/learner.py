@@ -87,6 +87,10 @@ class Learner(Protocol):
         """Return the log-probabilities of each row's trained tokens, [n] per row, without a gradient."""
         ...
 
+    def values(self, rows: Sequence[TrainRow]) -> list[Float32]:
+        """Return the critic's values before each row's trained tokens, [n] per row, without a gradient."""
+        ...
+
     def next_logprobs(self, prompt: Sequence[int]) -> Float32:
         """Return the log-probabilities [V] of every token after `prompt`, at temperature 1."""
         ...

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hone.train.algorithms.contract import AlgorithmSettings, Normalisation
+from hone.train.algorithms.contract import AlgorithmSettings, Critic, Normalisation
 from hone.train.algorithms.grpo import GrpoSettings
 from hone.train.algorithms.rule import LossRule, loss_rule
 from hone.train.batches import MicroBatch
@@ -43,6 +43,19 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: Literal["k2", "k
         case "k3":
             capped = d.clamp(max=LARGEST_KL_LOG)
             return torch.exp(capped) * (1 + (d - capped)) - 1 - d
+
+
+def value_loss(values: Tensor, batch: MicroBatch, critic: Critic) -> Tensor:
+    """Return the weighted loss of the critic's values; [N] -> [N].
+
+    value_coef / 2 * max((V - R)^2, (V_old + clip(V - V_old, -value_clip, value_clip) - R)^2), where R are the
+    returns: the squared error of PPO (arXiv:1707.06347, equation 9), clipped as its published code does.
+    """
+    assert batch.values is not None, "rows of a critic have values"
+    assert batch.returns is not None, "rows of a critic have returns"
+    moved = batch.values + (values - batch.values).clamp(-critic.value_clip, critic.value_clip)
+    errors = torch.maximum((values - batch.returns).square(), (moved - batch.returns).square())
+    return critic.value_coef / 2 * errors
 
 
 def token_scales(
@@ -95,6 +108,11 @@ class Objective:
         """How the ratio of new to old probabilities enters the loss; None: there is no ratio."""
         return None
 
+    @property
+    def critic(self) -> Critic | None:
+        """How advantages follow from a critic; None: there is none."""
+        return None if self.rule is None else self.rule.critic
+
     def scales(self, samples: Sequence[Sample]) -> list[Float32]:
         """Return the factor of each token's loss, see `token_scales`."""
         return token_scales(samples, "token")
@@ -130,7 +148,11 @@ class PolicyObjective(Objective):
         return token_scales(samples, self.loss_rule.normalisation, self.loss_rule.constant_tokens)
 
     def has_gradient(self, sample: Sample) -> bool:
-        return self.uses_reference or bool(np.any(sample.advantage[sample.weight > 0]))
+        return (
+            self.uses_reference
+            or self.critic is not None
+            or bool(np.any(sample.advantage[sample.weight > 0]))
+        )
 
     def __call__(self, logprobs: Tensor, batch: MicroBatch) -> Tensor:
         old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs

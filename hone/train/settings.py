@@ -32,7 +32,7 @@ class LossSettings(Settings):
 
     old_logprobs: Literal["engine", "recomputed"] = "engine"
     """Denominator of the ratio: the log-probabilities that the engine reported, or those of the trainer's
-    weights before the first optimiser step of the batch."""
+    weights before the first optimiser step of the batch, see `corrections`."""
 
     kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the reference model (the initial weights); 0: no reference model."""
@@ -155,6 +155,9 @@ class ParallelSettings(Settings):
     """Ranks that split each matrix (tensor parallelism)."""
 
 
+NO_CRITIC = (
+    'the learner "ranks" has no critic: set train.learner = "in_process", or an algorithm other than ppo'
+)
 ALL_LINEAR, EXPERTS = "all-linear", "experts"  # targets of adapters that name several layers
 
 
@@ -340,7 +343,9 @@ class TrainSettings(LearnerSettings):
     @model_validator(mode="after")
     def _loss_fits_the_algorithm(self) -> Self:
         if not isinstance(self.algorithm, CustomSettings):  # whose module need not be here to read settings
-            loss_rule(self.algorithm, self.loss)
+            rule = loss_rule(self.algorithm, self.loss)
+            if rule.critic is not None and self.learner == "ranks":
+                raise ValueError(NO_CRITIC)
         if not isinstance(self.corrections, NoCorrectionSettings) and self.loss.old_logprobs == "engine":
             raise ValueError(
                 "corrections need the trainer's log-probabilities before the first optimiser step: "

@@ -18,6 +18,7 @@ import numpy as np
 from hone.train.batches import TrainRow, split_rollouts
 from hone.train.corrections import CorrectionSettings
 from hone.train.errors import NonFinite, TrainError
+from hone.train.gae import with_advantages
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
 from hone.train.loss import Objective, policy_objective
@@ -72,8 +73,9 @@ class Trainer:
         (k3, old to new), entropy (nats); of the fresh tokens of the first optimiser step, logp_gap_max (max
         |engine - trainer|), mismatch/k1 and mismatch/k3 (estimates of KL(engine, trainer)) and
         mismatch/effective_sample_size (of weights p(trainer) / p(engine), as a share of the tokens);
-        corrections/<name> (see `hone.train.ratios.corrected`); branch_tokens, unique_tokens (computed; fewer
-        where samples share prefixes), trained_tokens (of all forward passes, over all epochs); tree (share of
+        corrections/<name> (see `hone.train.ratios.corrected`); value/<name> (of a critic, see
+        `hone.train.gae.with_advantages`); branch_tokens, unique_tokens (computed; fewer where samples share
+        prefixes), trained_tokens (of all forward passes, over all epochs); tree (share of
         branch tokens that shared prefixes saved); passes/<kind>; routing/replayed (share of unique_tokens
         whose experts were the engine's, of a mixture of experts with replay); optimizer_steps;
         skipped/<reason>; seconds, tokens_per_s (of branch tokens); peak_memory_gib (of one device); mfu
@@ -128,22 +130,28 @@ class Trainer:
         self.load_state_dict({"optimizer_steps": 0, "calls": 0, "skips_in_a_row": 0})
 
     def _rows(self, samples: Sequence[Sample]) -> tuple[list[TrainRow], dict[str, float]]:
-        """Return the rows of a batch with their old and reference log-probabilities, and the corrections'
-        metrics."""
+        """Return the rows of a batch with their old and reference log-probabilities, and metrics of
+        corrections and critic."""
         scored = [_scored(sample) for sample in samples]
         old: Sequence[Float32 | None] = [s.logprobs for s in samples]
         metrics: dict[str, float] = {}
+        values: Sequence[Float32 | None] = [None] * len(samples)
+        returns: Sequence[Float32 | None] = values
+        if self._objective.critic is not None:
+            values = _spread(scored, self.learner.values(scored))
+            samples, returns, metrics = with_advantages(samples, values, self._objective.critic)
         if self._objective.recomputes:
             one_step = self._batch.epochs == 1 and self._batch.mini_batches == 1
             before: Sequence[Float32] = []
             if not one_step or self._corrections is not None:
                 before = _spread(scored, self.learner.logprobs(scored))
             if self._corrections is not None:
-                samples, metrics = corrected(samples, before, self._corrections)
+                samples, shares = corrected(samples, before, self._corrections)
+                metrics |= shares
             old = [None] * len(samples) if one_step else before
         rows = [
-            TrainRow(sample=sample, scale=sample.weight, old_logprobs=o)
-            for sample, o in zip(samples, old, strict=True)
+            TrainRow(sample=sample, scale=sample.weight, old_logprobs=o, values=v, returns=r)
+            for sample, o, v, r in zip(samples, old, values, returns, strict=True)
         ]
         if not self._objective.uses_reference:
             return rows, metrics

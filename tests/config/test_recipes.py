@@ -58,6 +58,24 @@ def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
             '[agent]\nkind = "oracle"\ntoken_limit = 9\n',
             "line 3: agent.token_limit has no effect with agent.kind = 'oracle': remove it",
         ),
+        (
+            '[train.algorithm]\nname = "rloo"\nnormalise_std = false\n',
+            "line 3: train.algorithm.normalise_std has no effect with train.algorithm.name = 'rloo': remove it",
+        ),
+        (
+            '[train.algorithm]\nname = "step_wise"\nreward = "final"\n',
+            "train.algorithm.reward has no effect with train.algorithm.name = 'step_wise'",
+        ),
+        ('[train.algorithm]\nname = "gpso"\n', "did you mean 'gspo'?"),
+        (
+            '[train.algorithm]\nname = "cispo"\n[train.loss]\nclip_low = 0.1\n',
+            "train.loss.clip_low has no effect with train.algorithm (cispo on the outcome reward): remove it",
+        ),
+        (
+            '[train.corrections]\nkind = "truncate"\nlow = 0.5\n',
+            "train.corrections.low has no effect with train.corrections.kind = 'truncate': remove it",
+        ),
+        ('[train.corrections]\nkind = "mask"\n', 'set train.loss.old_logprobs = "recomputed"'),
         ("[engine]\nurls = []\n", "engine.urls has no effect with engine.kind = 'local': remove it"),
         ('[engine]\nkind = "vllm"\napi_key_env = "K"\n', "api_key_env has no effect on the engine vllm"),
         (

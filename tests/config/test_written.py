@@ -42,6 +42,7 @@ KINDS = (
     FINAL + 'name = "grpo"\n[train.corrections]\nkind = "truncate"\n',
     FINAL + 'name = "reinforce_pp"\n[train.corrections]\nkind = "mask"\n',
     FINAL + 'name = "dapo"\n',
+    FINAL + 'name = "ppo"\n',
     FINAL + 'name = "custom"\nentry_point = "some.module:ALGORITHM"\n',
     FINAL
     + '[agent]\nkind = "debugger"\n[engine]\nkind = "vllm"\n[demonstrations.agent]\nkind = "debugger"\n',
@@ -174,7 +175,7 @@ def test_explicit_default_keeps_the_fingerprint(tmp_path: Path):
     assert fingerprint(resolve(tmp_path / "a.toml")) == fingerprint(resolve(tmp_path / "b.toml"))
 
 
-@pytest.mark.parametrize(("kind", "setting"), [(0, "agent.prompts"), (6, "agent.program")])
+@pytest.mark.parametrize(("kind", "setting"), [(0, "agent.prompts"), (7, "agent.program")])
 def test_changed_prompt_file_is_another_run(
     every_kind: list[RunSettings], tmp_path: Path, kind: int, setting: str
 ):

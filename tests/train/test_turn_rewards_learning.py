@@ -17,8 +17,10 @@ from hone.grading.settings import JudgeSettings
 from hone.outcomes import Outcome
 from hone.policy.reply import Reply
 from hone.rollout.scoring import Scorers, open_scoring
+from hone.train.algorithms.grpo import GrpoSettings
+from hone.train.algorithms.step_wise import StepWiseSettings
 from hone.train.loop import to_samples
-from hone.train.settings import AlgorithmSettings, OptimizerSettings, TrainSettings
+from hone.train.settings import OptimizerSettings, TrainSettings
 from hone.train.trainer import Trainer, policy_trainer
 from hone.types import Message, Node, Task, TokenTree, Trajectory, Turn, Verdict
 from tests.rollout.real import tasks
@@ -29,8 +31,8 @@ pytestmark = pytest.mark.model
 LIKED = 16  # commands below this are the judge's favourites
 PROMPT = [1, 2, 3]
 SETTINGS = {
-    "step_wise": AlgorithmSettings(name="step_wise"),
-    "grpo": AlgorithmSettings(reward="final"),
+    "step_wise": StepWiseSettings(),
+    "grpo": GrpoSettings(reward="final"),
 }
 
 

@@ -50,6 +50,16 @@ class GroupAdvantages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Critic:
+    """A value head and how advantages follow from it; see `hone.train.algorithms.ppo`."""
+
+    gamma: float
+    gae_lambda: float
+    value_coef: float
+    value_clip: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One algorithm with the defaults of its paper.
 
@@ -63,6 +73,7 @@ class Algorithm:
     sequence_ratio: bool = False  # one ratio per rollout, the geometric mean of those of its tokens
     normalisation: Normalisation = "token"  # see `hone.train.loss.token_scales`
     constant_tokens: int | None = None  # of the normalisation `constant`
+    critic: Critic | None = None  # `advantages` then returns rewards, and the trainer estimates advantages
 
 
 class AlgorithmSettings(Settings):

@@ -33,7 +33,7 @@ class GrpoSettings(RewardSettings):
     reward minus the mean of the others. `reinforce_pp`: normalised over the batch. `dapo`: asymmetric clip
     and a penalty for overlong rollouts. `gspo`: one ratio per rollout. `cispo`: truncated ratios, no token
     without gradient. `step_wise`: the reward of each turn plus the outcome's, normalised over the same turn
-    of the whole group. `opo`: a baseline weighted by length. `custom`: yours."""
+    of the whole group. `opo`: a baseline weighted by length. `ppo`: a critic. `custom`: yours."""
 
     normalise_std: bool = True
     """Divide the advantages by the standard deviation of the group's rewards."""

@@ -13,6 +13,7 @@ from hone.train.algorithms.dr_grpo import DrGrpoSettings
 from hone.train.algorithms.grpo import GrpoSettings
 from hone.train.algorithms.gspo import GspoSettings
 from hone.train.algorithms.opo import OpoSettings
+from hone.train.algorithms.ppo import PpoSettings
 from hone.train.algorithms.reinforce_pp import ReinforcePPSettings
 from hone.train.algorithms.rloo import RlooSettings
 from hone.train.algorithms.step_wise import StepWiseSettings
@@ -27,6 +28,7 @@ AnyAlgorithmSettings = Annotated[
     | CispoSettings
     | StepWiseSettings
     | OpoSettings
+    | PpoSettings
     | CustomSettings,
     Field(discriminator="name"),
 ]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from hone.train.algorithms.contract import AlgorithmSettings, Normalisation
+from hone.train.algorithms.contract import AlgorithmSettings, Critic, Normalisation
 from hone.train.algorithms.surrogates import Bounds, Surrogate
 
 
@@ -34,6 +34,7 @@ class LossRule:
     sequence_ratio: bool
     normalisation: Normalisation
     constant_tokens: int | None
+    critic: Critic | None
 
 
 def loss_rule(settings: AlgorithmSettings, loss: LossOptions) -> LossRule:
@@ -62,4 +63,5 @@ def loss_rule(settings: AlgorithmSettings, loss: LossOptions) -> LossRule:
         sequence_ratio=algorithm.sequence_ratio,
         normalisation=chosen,
         constant_tokens=loss.constant_tokens if loss.normalisation else algorithm.constant_tokens,
+        critic=algorithm.critic,
     )

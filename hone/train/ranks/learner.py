@@ -17,7 +17,7 @@ import numpy as np
 
 from hone.policy.engines.nccl import PublishedWeights, Rendezvous, Sender
 from hone.train.batches import TrainRow
-from hone.train.errors import RankError
+from hone.train.errors import RankError, TrainError
 from hone.train.learner import LearnerSpec, PassReport, Usage
 from hone.train.ranks.calls import (
     CANCEL,
@@ -32,6 +32,7 @@ from hone.train.ranks.calls import (
     versions,
 )
 from hone.train.ranks.launcher import RankProcesses
+from hone.train.settings import NO_CRITIC
 from hone.types import Float32
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class RanksLearner:
 
     def __init__(self, spec: LearnerSpec, *, logs: Path, devices: Sequence[int] | None = None) -> None:
         """Start the ranks and load the model into them; blocks. Raises RankError, TrainError."""
+        if spec.objective.critic is not None:
+            raise TrainError(NO_CRITIC)
         self.spec = spec
         self._logs = logs
         self._devices = devices
@@ -91,6 +94,9 @@ class RanksLearner:
         self, rows: Sequence[TrainRow], of: Literal["policy", "reference"] = "policy"
     ) -> list[Float32]:
         return add_rows(self._call("logprobs", list(rows), of))
+
+    def values(self, rows: Sequence[TrainRow]) -> list[Float32]:
+        raise TrainError(NO_CRITIC)
 
     def next_logprobs(self, prompt: Sequence[int]) -> Float32:
         return self._call("next_logprobs", list(prompt))[0]
