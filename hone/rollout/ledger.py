@@ -119,7 +119,7 @@ class Ledger:
         lock = RunLock(run_dir)
         path = run_dir / "ledger.sqlite"
         try:
-            ledger = cls(_connect(path), lock, clock)
+            ledger = cls(connect(path), lock, clock)
             ledger._recover()
         except sqlite3.DatabaseError as error:
             lock.close()
@@ -128,11 +128,6 @@ class Ledger:
             lock.close()
             raise
         return ledger
-
-    @classmethod
-    def in_memory(cls, clock: Clock) -> Ledger:
-        """Return an empty ledger without files."""
-        return cls(_connect(Path(":memory:")), None, clock)
 
     @classmethod
     def read(cls, run_dir: Path) -> Ledger:
@@ -315,7 +310,8 @@ class Ledger:
                     self._db.execute("ROLLBACK")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database of a ledger, and create it if it is new; `:memory:` has no file."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA wal_autocheckpoint = 0")  # it would fsync; commit_step does so instead

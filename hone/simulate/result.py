@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 FULL = 0.9  # share in use from which on a part of the run counts as its bottleneck
+UPDATING = 0.3  # share of the time from which on weight updates do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,8 @@ class Result:
     faults: int
     deaths: int  # of servers
     set_aside: Mapping[str, str]  # task -> reason
-    bottleneck: str
+    limit: str  # what bounds the throughput, in a word or two
+    bottleneck: str  # the same in a sentence, with what to do
     virtual_s: float
     real_s: float  # that the simulation took
 
@@ -40,17 +42,16 @@ class Result:
 
 def bottleneck(
     *, trainer: float, replies: float, leased: float, update: float, wait_s: float, max_staleness: int
-) -> str:
-    """Return in a sentence what more of would make the run faster."""
-    shares = (
-        (trainer, "the trainer", "give it more GPUs"),
-        (replies, "the engine", "add servers"),
+) -> tuple[str, str]:
+    """Return what bounds the throughput, in a word or two and in a sentence with what to do."""
+    share, name, advice = max(
+        (trainer, "trainer", "give it more GPUs"),
+        (replies, "engine", "add servers"),
         (leased, "sandboxes", "raise rollout.concurrent_episodes"),
     )
-    share, name, advice = max(shares)
     if share >= FULL:
-        return f"{name} ({100 * share:.0f} % in use): {advice}"
-    if update > 0.3:
-        return f"weight updates ({100 * update:.0f} % of the time): publish faster"
-    raise_it = f"raise rollout.max_staleness, now {max_staleness}, or groups_per_step"
-    return f"the last rollouts of a batch, for which the trainer waits {wait_s:.0f} s a step: {raise_it}"
+        return name, f"{name}, {100 * share:.0f} % in use: {advice}"
+    if update >= UPDATING:
+        return "weight updates", f"weight updates, {100 * update:.0f} % of the time: make them faster"
+    raise_it = f"raise rollout.max_staleness ({max_staleness}) or groups_per_step"
+    return "slow rollouts", f"slow rollouts, for which the trainer waits {wait_s:.0f} s a step: {raise_it}"

@@ -11,8 +11,9 @@ class SimulateSettings(Settings):
     """Durations for `hone plan --simulate`, where no run was measured. Each duration is lognormal: its median,
     and its 99th percentile as a multiple of the median."""
 
-    steps: int = Field(default=8, ge=1)
-    """Training steps that are measured, after those that fill the window."""
+    steps: int | None = Field(default=None, ge=1)
+    """Training steps that are measured, after those that fill the window. Default: those of 4,000 rollouts, and
+    at least 6."""
 
     tasks: int = Field(default=1000, ge=1)
     """Number of training tasks."""

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hone.rollout.groups import Group, GroupCollector
-from hone.rollout.ledger import TRAINED, Ledger
+from hone.rollout.ledger import TRAINED, Ledger, connect
 from hone.rollout.order import TaskOrder
 from hone.rollout.pipeline import Pipeline
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.store import Store
 from hone.rollout.window import Window
+from hone.simulate.errors import SimulationError
 from hone.simulate.fleet import SimulatedFleet
 from hone.simulate.result import Result, bottleneck
 from hone.simulate.rollouts import SimulatedRollouts
@@ -29,14 +30,9 @@ from hone.simulate.workload import Workload
 from hone.types import Checks, Environment, Task
 from hone.utils.busy import BusyMeter
 from hone.utils.concurrency import cancel_all
-from hone.utils.errors import HoneError
 from hone.utils.files import replace_file
 
 EPOCH = 1_700_000_000.0  # Unix time at which a simulation begins
-
-
-class SimulationError(HoneError):
-    """A simulated run broke a rule of training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +116,7 @@ async def simulate(
     async with AsyncExitStack() as stack:
         clock = _clock(loop, run_dir)
         ledger = stack.enter_context(
-            Ledger.in_memory(clock) if run_dir is None else Ledger.open(run_dir, clock=clock)
+            Ledger(connect(Path(":memory:")), None, clock) if run_dir is None else Ledger.open(run_dir, clock=clock)
         )
         fleet = SimulatedFleet(simulation.servers, simulation.replies)
         if simulation.death_every_s is not None:
@@ -229,6 +225,14 @@ class _Training:
         steps = max(1, len(measured.waits))
         hours = measured.seconds / 3600
         wait_s = sum(measured.waits) / steps
+        limit, sentence = bottleneck(
+            trainer=measured.busy["trainer"],
+            replies=measured.sampled,
+            leased=measured.leased,
+            update=measured.updates_s / measured.seconds if measured.seconds else 0.0,
+            wait_s=wait_s,
+            max_staleness=simulation.rollout.max_staleness,
+        )
         staleness = Counter(entry.staleness for entry in trained if entry.staleness is not None)
         return Result(
             max_staleness=simulation.rollout.max_staleness,
@@ -248,14 +252,8 @@ class _Training:
             faults=rollouts.faults,
             deaths=self._fleet.deaths,
             set_aside={aside.task_id: aside.reason for aside in self._ledger.tasks_set_aside()},
-            bottleneck=bottleneck(
-                trainer=measured.busy["trainer"],
-                replies=measured.sampled,
-                leased=measured.leased,
-                update=measured.updates_s / measured.seconds if measured.seconds else 0.0,
-                wait_s=wait_s,
-                max_staleness=simulation.rollout.max_staleness,
-            ),
+            limit=limit,
+            bottleneck=sentence,
             virtual_s=asyncio.get_running_loop().time(),
             real_s=real_s,
         )

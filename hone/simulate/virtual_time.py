@@ -13,13 +13,9 @@ from collections.abc import Coroutine
 from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar
 
-from hone.utils.errors import HoneError
+from hone.simulate.errors import DeadlockError
 
 Result = TypeVar("Result")
-
-
-class DeadlockError(HoneError):
-    """Every task of a simulation waits for another one."""
 
 
 class _Selector(selectors.DefaultSelector):

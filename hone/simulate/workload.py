@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hone.rollout.attempts import Attempt
@@ -39,6 +39,11 @@ class Workload(Protocol):
 
     @property
     def task_ids(self) -> Sequence[str]: ...
+
+    @property
+    def mean_turns(self) -> float:
+        """Mean number of turns of a rollout."""
+        ...
 
     def draw(self, attempt: Attempt) -> Draw: ...
 
@@ -80,6 +85,12 @@ class GivenWorkload:
         return self._settings.publish_s
 
     @property
+    def mean_turns(self) -> float:
+        sigma = math.log(self._settings.turns_ratio) / _P99
+        mean = self._settings.turns * math.exp(sigma**2 / 2)
+        return mean if self._turn_limit is None else min(mean, self._turn_limit)
+
+    @property
     def broken_tasks(self) -> frozenset[str]:
         return frozenset(task_id for task_id, traits in self._traits.items() if traits.broken)
 
@@ -118,3 +129,22 @@ class GivenWorkload:
         rng, mean = random.Random(f"{seed} traits of {task_id}"), self._settings.resolve_rate
         rate = rng.betavariate(2 * mean, 2 * (1 - mean)) if 0 < mean < 1 else mean
         return _TaskTraits(rng.gauss(0.0, 1.0), rate, rng.random() < self._settings.broken_tasks)
+
+
+class MergedTurns:
+    """Another workload, of which several turns in a row are one: the same seconds in fewer events."""
+
+    def __init__(self, workload: Workload, number: int) -> None:
+        self.task_ids = workload.task_ids
+        self.publish_s = workload.publish_s
+        self.mean_turns = workload.mean_turns / number
+        self.train_s = workload.train_s
+        self._workload = workload
+        self._number = number
+
+    def draw(self, attempt: Attempt) -> Draw:
+        draw, number = self._workload.draw(attempt), self._number
+        parts = [draw.turns[start : start + number] for start in range(0, len(draw.turns), number)]
+        turns = tuple((sum(reply for reply, _ in part), sum(after for _, after in part)) for part in parts)
+        after = draw.fault_after
+        return replace(draw, turns=turns, fault_after=None if after is None else -(-after // number))
