@@ -45,13 +45,19 @@ def print_simulation(
 ) -> int:
     """Print a row per simulated training, and what they say about the recipe."""
     if from_run is not None and settings.model_fields_set & {"simulate"}:
-        raise UsageError("--from-run measures the durations: remove the settings of [simulate], or --from-run")
+        raise UsageError(
+            "--from-run measures the durations: remove the settings of [simulate], or --from-run"
+        )
 
     def job(reporter: Reporter) -> list[SimulatedPlan]:
         measured = None if from_run is None else _measure(from_run, reporter)
         with reporter.stage("simulating") as stage:
             return simulate_plan(
-                settings, devices, measured=measured, fill=fill, on_row=lambda done, of: stage.set_done(done, of)
+                settings,
+                devices,
+                measured=measured,
+                fill=fill,
+                on_row=lambda done, of: stage.set_done(done, of),
             )
 
     rows = run_with_progress(job)
@@ -97,10 +103,10 @@ def _cells(rows: Sequence[SimulatedPlan]) -> Iterator[tuple[Any, ...]]:
             result.sandboxes,
             f"{result.rollouts_per_hour:.0f}",
             f"{result.rollouts_per_hour / slowest:.2f}" if slowest else "-",
-            f"{100 * result.busy["engine"]:.0f} %",
+            f"{100 * result.busy['engine']:.0f} %",
             f"{100 * result.replies_share:.0f} %",
             f"{100 * result.leased_share:.0f} %",
-            f"{100 * result.busy["trainer"]:.0f} %",
+            f"{100 * result.busy['trainer']:.0f} %",
             f"{result.wait_s:.0f}",
             result.limit,
         )

@@ -79,9 +79,7 @@ def _simulate(job: _Job) -> SimulatedPlan:
     return SimulatedPlan(gpus=job.gpus, result=result, turns_merged=job.turns_merged)
 
 
-def _jobs(
-    settings: RunSettings, devices: Devices, measured: Workload | None, fill: bool
-) -> Iterator[_Job]:
+def _jobs(settings: RunSettings, devices: Devices, measured: Workload | None, fill: bool) -> Iterator[_Job]:
     workload = given_workload(settings, devices) if measured is None else measured
     servers, per_server, trainer_gpus = _engine(settings, devices, fill)
     sandboxes, staleness = settings.rollout.concurrent_episodes, settings.rollout.max_staleness
@@ -114,9 +112,7 @@ def given_workload(settings: RunSettings, devices: Devices) -> GivenWorkload:
     return GivenWorkload(settings.simulate, seed=settings.seed, train_s=train_s, turn_limit=limit)
 
 
-def plan_simulation(
-    settings: RunSettings, *, max_staleness: int, servers: int, sandboxes: int
-) -> Simulation:
+def plan_simulation(settings: RunSettings, *, max_staleness: int, servers: int, sandboxes: int) -> Simulation:
     """Return the simulation of a run with other numbers: the window fills, then some are measured."""
     first = 2 * (max_staleness + 1)
     batch = settings.groups_per_step * settings.rollout.group_size

@@ -48,7 +48,9 @@ class MeasuredWorkload:
         return random.Random(attempt.seed).choice(self._draws[attempt.task.id])
 
 
-def measure(run_dir: Path, on_rollout: Callable[[int, int], None] = lambda done, of: None) -> MeasuredWorkload:
+def measure(
+    run_dir: Path, on_rollout: Callable[[int, int], None] = lambda done, of: None
+) -> MeasuredWorkload:
     """Return the durations of a run of `hone train`.
 
     Args:

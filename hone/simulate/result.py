@@ -29,11 +29,12 @@ class Result:
     staleness: Mapping[int, int]  # steps -> trained rollouts
     faults: int
     deaths: int  # of servers
-    set_aside: Mapping[str, str]  # task -> reason
+    set_aside: Mapping[str, str]  # task -> reason, the last one
+    set_asides: int  # times that a task was set aside
     limit: str  # what bounds the throughput, in a word or two
     bottleneck: str  # the same in a sentence, with what to do
     virtual_s: float
-    real_s: float  # that the simulation took
+    cpu_s: float  # of this process, that the simulation took
 
     @property
     def largest_staleness(self) -> int:

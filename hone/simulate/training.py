@@ -1,6 +1,6 @@
 """A training under virtual time: the pipeline and the ledger are real; rollouts, trainer and engine are not.
 
-    collect -> train (seconds) -> publish (seconds) -> commit, and now and then a checkpoint    as hone.train.loop
+collect -> train (seconds) -> publish (seconds) -> commit, and now and then a checkpoint    as hone.train.loop
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,23 +100,26 @@ async def simulate(
     workload: Workload,
     *,
     run_dir: Path | None = None,
-    on_step: Callable[[int], None] = lambda step: None,
+    on_step: Callable[[int, Sequence[Group]], None] = lambda step, groups: None,
 ) -> Result:
     """Simulate a run and return what it did; on a `VirtualTimeLoop` only.
 
     Args:
         run_dir: with the ledger, the trajectories and checkpoints of the run, with which another call goes
             on; default: the ledger is in memory, and nothing is written.
+        on_step: is told of each trained step and its groups.
 
     Raises RolloutError if too many tasks are set aside.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop), "a simulation needs virtual time"
-    began = time.monotonic()
+    began = time.process_time()
     async with AsyncExitStack() as stack:
         clock = _clock(loop, run_dir)
         ledger = stack.enter_context(
-            Ledger(connect(Path(":memory:")), None, clock) if run_dir is None else Ledger.open(run_dir, clock=clock)
+            Ledger(connect(Path(":memory:")), None, clock)
+            if run_dir is None
+            else Ledger.open(run_dir, clock=clock)
         )
         fleet = SimulatedFleet(simulation.servers, simulation.replies)
         if simulation.death_every_s is not None:
@@ -124,7 +127,7 @@ async def simulate(
             stack.push_async_callback(cancel_all, [deaths])
         training = _Training(simulation, workload, ledger, fleet, run_dir)
         measured = await training.run(on_step)
-        return training.result(measured, real_s=time.monotonic() - began)
+        return training.result(measured, cpu_s=time.process_time() - began)
 
 
 def _clock(loop: VirtualTimeLoop, run_dir: Path | None) -> Callable[[], float]:
@@ -166,7 +169,7 @@ class _Training:
         settings, size = simulation.rollout, simulation.groups_per_step
         self._rollouts = SimulatedRollouts(workload, fleet, settings, lambda: self._version, store)
         order = TaskOrder(
-            [_task(task_id) for task_id in workload.task_ids],
+            [simulated_task(task_id) for task_id in workload.task_ids],
             seed=simulation.seed,
             groups_per_step=size,
             replacements=simulation.replacements,
@@ -174,12 +177,10 @@ class _Training:
         groups = GroupCollector(
             self._rollouts, ledger, order, settings, seed=simulation.seed, groups_per_step=size
         )
-        window = Window(
-            groups_per_step=size, max_staleness=settings.max_staleness, steps=simulation.steps
-        )
+        window = Window(groups_per_step=size, max_staleness=settings.max_staleness, steps=simulation.steps)
         self._pipeline = Pipeline(groups, window, group_size=settings.group_size)
 
-    async def run(self, on_step: Callable[[int], None]) -> _Measured:
+    async def run(self, on_step: Callable[[int, Sequence[Group]], None]) -> _Measured:
         clock, simulation = asyncio.get_running_loop().time, self._simulation
         trainer, updates_s, waits = BusyMeter(1, clock), 0.0, list[float]()
         start = self._checkpoints.resume() if self._checkpoints else 0
@@ -204,7 +205,7 @@ class _Training:
                     await self._checkpoints.finish_step(step, rollouts)
                 else:
                     self._ledger.commit_step(step, dict.fromkeys(rollouts, TRAINED))
-                on_step(step)
+                on_step(step, groups)
             seconds, shares = clock() - began, self._shares(trainer)
             if self._checkpoints:
                 await self._checkpoints.wait()
@@ -217,11 +218,14 @@ class _Training:
             updates_s=updates_s,
         )
 
-    def result(self, measured: _Measured, *, real_s: float) -> Result:
+    def result(self, measured: _Measured, *, cpu_s: float) -> Result:
         simulation, rollouts = self._simulation, self._rollouts
         trained = [
-            entry for entry in self._ledger.entries() if entry.step is not None and entry.step >= simulation.first
+            entry
+            for entry in self._ledger.entries()
+            if entry.step is not None and entry.step >= simulation.first
         ]
+        asides = self._ledger.tasks_set_aside()
         steps = max(1, len(measured.waits))
         hours = measured.seconds / 3600
         wait_s = sum(measured.waits) / steps
@@ -251,11 +255,12 @@ class _Training:
             staleness={age: staleness[age] for age in sorted(staleness)},
             faults=rollouts.faults,
             deaths=self._fleet.deaths,
-            set_aside={aside.task_id: aside.reason for aside in self._ledger.tasks_set_aside()},
+            set_aside={aside.task_id: aside.reason for aside in asides},
+            set_asides=len(asides),
             limit=limit,
             bottleneck=sentence,
             virtual_s=asyncio.get_running_loop().time(),
-            real_s=real_s,
+            cpu_s=cpu_s,
         )
 
     async def _publish(self, version: int) -> None:
@@ -292,7 +297,7 @@ def _committed(ledger: Ledger) -> int:
     return -1 if ledger.last_step is None else ledger.last_step
 
 
-def _task(task_id: str) -> Task:
+def simulated_task(task_id: str) -> Task:
     return Task(
         id=task_id,
         problem="",

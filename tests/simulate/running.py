@@ -20,7 +20,9 @@ def workload_of(**settings: Any) -> GivenWorkload:
     return GivenWorkload(SimulateSettings(**{**QUICK, **settings}), seed=1, train_s=TRAIN_S)
 
 
-def simulation_of(*, max_staleness: int = 2, rollout: dict[str, Any] | None = None, **more: Any) -> Simulation:
+def simulation_of(
+    *, max_staleness: int = 2, rollout: dict[str, Any] | None = None, **more: Any
+) -> Simulation:
     settings = {"group_size": 3, "concurrent_episodes": 12, "time_limit_s": 1e5, "reply_timeout_s": 1e4}
     given: dict[str, Any] = {"groups_per_step": 4, "servers": 2, "replies": 4, "steps": 12, "seed": 1}
     return Simulation(
@@ -29,5 +31,7 @@ def simulation_of(*, max_staleness: int = 2, rollout: dict[str, Any] | None = No
     )
 
 
-def run_of(simulation: Simulation, workload: GivenWorkload | None = None, run_dir: Path | None = None) -> Result:
+def run_of(
+    simulation: Simulation, workload: GivenWorkload | None = None, run_dir: Path | None = None
+) -> Result:
     return run(simulate(simulation, workload or workload_of(), run_dir=run_dir))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +17,14 @@ from hone.rollout.ledger import Balance, Disposition, Entry, Ledger
 from hone.simulate.training import Simulation, simulate
 from hone.simulate.virtual_time import run
 from hone.simulate.workload import GivenWorkload
+from tests.rollout.test_ledger import MEMORY
 from tests.simulate.running import simulation_of, workload_of
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
+        yield Path(directory)
 
 
 MEAN_LIFE_S = 400.0  # of virtual time, between two kills
@@ -95,25 +104,28 @@ def require_sound(simulation: Simulation, entries: list[Entry], balance: Balance
     assert all(0 <= entry.staleness <= bound for entry in trained if entry.staleness is not None)
 
 
-def test_run_that_is_killed_again_and_again_trains_every_group_once(tmp_path: Path):
-    simulation = simulation_of(steps=10, checkpoint_every=3)
-    kills, entries, balance = kill_again_and_again(simulation, workload_of(), tmp_path, 6, seed=3)
-    assert kills == 6
-    require_sound(simulation, entries, balance)
-    assert balance.dropped["interrupted"] > 0
+def kill_runs(root: Path, kills: int, *, max_staleness: int, seed: int, **more: int) -> int:
+    """Kill runs until there were `kills` in all, and look at each; return how many rollouts kills interrupted."""
+    killed = runs = interrupted = 0
+    while killed < kills:
+        directory = root / str(runs)
+        directory.mkdir()
+        simulation = simulation_of(max_staleness=max_staleness, checkpoint_every=1 + runs % 4, **more)
+        ended, entries, balance = kill_again_and_again(
+            simulation, workload_of(), directory, kills - killed, seed=seed + runs
+        )
+        require_sound(simulation, entries, balance)
+        interrupted += balance.dropped.get("interrupted", 0)
+        killed, runs = killed + ended, runs + 1
+        shutil.rmtree(directory)
+    return interrupted
+
+
+def test_killed_runs_train_every_group_once_within_the_bound(root: Path):
+    assert kill_runs(root, 5, max_staleness=2, seed=2, steps=6) > 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("max_staleness", [0, 1, 2, 4, 8])
-def test_two_hundred_kills_lose_and_double_nothing(tmp_path: Path, max_staleness: int):
-    killed = rounds = 0
-    while killed < 40:
-        root = tmp_path / str(rounds)
-        root.mkdir()
-        simulation = simulation_of(max_staleness=max_staleness, steps=12, checkpoint_every=1 + rounds % 4)
-        kills, entries, balance = kill_again_and_again(
-            simulation, workload_of(), root, 40 - killed, seed=100 * max_staleness + rounds
-        )
-        require_sound(simulation, entries, balance)
-        killed, rounds = killed + kills, rounds + 1
-        shutil.rmtree(root)
+def test_two_hundred_kills_lose_and_double_nothing(root: Path, max_staleness: int):
+    assert kill_runs(root, 40, max_staleness=max_staleness, seed=100 * max_staleness, steps=12) > 0
