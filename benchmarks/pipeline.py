@@ -1,18 +1,18 @@
 """What collecting rollouts while the trainer works is worth, simulated.
 
 python benchmarks/pipeline.py             a row per bound on staleness, then one JSON line; two CPU minutes
-python benchmarks/pipeline.py --places 4  with other numbers of replies per server; `--groups` of groups per step
+python benchmarks/pipeline.py --places 4  with more replies per server; --groups: other batches
 
-The pipeline, window, slots and ledger are the real ones, under virtual time; rollouts, engine and trainer take
-their seconds from distributions. Rollouts are heavy-tailed: lognormal, the 99th percentile 20 times the median
-(half of the variance between tasks). The assumed sizes: 64 servers that sample 2 replies each at a time, 128
-sandboxes, 256 groups of 8 rollouts a step, so that a step has 16 rollouts per sandbox; 120 s of training and
-15 s of weight update a step.
+The pipeline, window, slots and ledger are the real ones, under virtual time; rollouts, engine and trainer
+take their seconds from distributions. Rollouts are heavy-tailed: lognormal, the 99th percentile 20 times the
+median (half of the variance between tasks). The assumed sizes: 64 servers that sample 2 replies each at a
+time, 128 sandboxes, 256 groups of 8 rollouts a step, so that a step has 16 rollouts per sandbox; 120 s of
+training and 15 s of weight update a step.
 
-How the figure depends on the sizes: against the synchronous loop, staleness S wins at most a factor of S + 1,
-where a step lasts as long as its longest rollout, and the engine then idles; it wins little where a step has so
-many rollouts that waiting for the last one hardly counts. With few sandboxes for the rollouts of a step, the
-engine is busy; with many, the factor is larger.
+How the figure depends on the sizes: against the synchronous loop, staleness S wins at most a factor of about
+S + 1, where a step lasts as long as its longest rollout, and the engine then idles; it wins little where a
+step has so many rollouts that waiting for the last one hardly counts. With few sandboxes for the rollouts of
+a step, the engine is busy; with many, the factor is larger.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def simulation(max_staleness: int, *, groups: int, places: int) -> Simulation:
 
 
 def chi_square(counts: Sequence[int]) -> tuple[float, float]:
-    """Return the statistic and the p-value of equal counts in `CLASSES` = 4 classes (3 degrees of freedom)."""
+    """Return the statistic and the p-value of equal counts in four classes (3 degrees of freedom)."""
     expected = sum(counts) / len(counts)
     statistic = sum((count - expected) ** 2 for count in counts) / expected if expected else 0.0
     half = statistic / 2

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
     from hone.utils.devices import Devices
 
+WITH_A_RUN = {"steps", "replies", "death_every_s", "restart_s"}  # settings of simulations that a run leaves
 HEADERS = (
     "staleness",
     "servers",
@@ -44,9 +45,10 @@ def print_simulation(
     as_json: bool,
 ) -> int:
     """Print a row per simulated training, and what they say about the recipe."""
-    if from_run is not None and settings.model_fields_set & {"simulate"}:
+    given = sorted(settings.simulate.model_fields_set - WITH_A_RUN)
+    if from_run is not None and given:
         raise UsageError(
-            "--from-run measures the durations: remove the settings of [simulate], or --from-run"
+            f"simulate.{given[0]} has no effect with --from-run, which measures it: remove one of them"
         )
 
     def job(reporter: Reporter) -> list[SimulatedPlan]:
@@ -57,7 +59,7 @@ def print_simulation(
                 devices,
                 measured=measured,
                 fill=fill,
-                on_row=lambda done, of: stage.set_done(done, of),
+                on_row=stage.set_done,
             )
 
     rows = run_with_progress(job)

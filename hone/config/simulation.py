@@ -54,7 +54,8 @@ def simulate_plan(
         fill: whether the engine has every GPU of `devices` that the trainer leaves.
         on_row: is told how many rows are done, of how many.
     """
-    jobs = list(_jobs(settings, devices, measured, fill))
+    workload = given_workload(settings, devices) if measured is None else measured
+    jobs = list(planned_simulations(settings, devices, workload, fill=fill))
     on_row(0, len(jobs))
     rows: dict[int, SimulatedPlan] = {}
     workers = min(len(jobs), os.cpu_count() or 1)
@@ -67,20 +68,24 @@ def simulate_plan(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class PlannedSimulation:
+    """What a row of the table is made of."""
+
     simulation: Simulation
     workload: Workload
     gpus: int
     turns_merged: int
 
 
-def _simulate(job: _Job) -> SimulatedPlan:
+def _simulate(job: PlannedSimulation) -> SimulatedPlan:
     result = run(simulate(job.simulation, job.workload))
     return SimulatedPlan(gpus=job.gpus, result=result, turns_merged=job.turns_merged)
 
 
-def _jobs(settings: RunSettings, devices: Devices, measured: Workload | None, fill: bool) -> Iterator[_Job]:
-    workload = given_workload(settings, devices) if measured is None else measured
+def planned_simulations(
+    settings: RunSettings, devices: Devices, workload: Workload, *, fill: bool
+) -> Iterator[PlannedSimulation]:
+    """Yield what `simulate_plan` simulates."""
     servers, per_server, trainer_gpus = _engine(settings, devices, fill)
     sandboxes, staleness = settings.rollout.concurrent_episodes, settings.rollout.max_staleness
     bounds = (0,) if settings.placement.colocate else sorted({*STALENESS, staleness})
@@ -94,7 +99,7 @@ def _jobs(settings: RunSettings, devices: Devices, measured: Workload | None, fi
         timeout_s = merged * settings.rollout.reply_timeout_s  # of so many replies in one
         limits = simulation.rollout.model_copy(update={"reply_timeout_s": timeout_s})
         gpus = trainer_gpus + (0 if settings.placement.colocate else number * per_server)
-        yield _Job(
+        yield PlannedSimulation(
             simulation=replace(simulation, rollout=limits),
             workload=MergedTurns(workload, merged) if merged > 1 else workload,
             gpus=max(gpus, number * per_server),
@@ -178,6 +183,6 @@ def advice(rows: Sequence[SimulatedPlan]) -> str:
     gain = f"gives {ratio:.2f} times the rollouts of 0, and " if chosen is not first else "suffices: "
     return (
         f"rollout.max_staleness = {chosen.max_staleness} {gain}no larger one is over "
-        f"{100 * (1 / ENOUGH - 1):.0f} % faster; at most {chosen.sandboxes_used} of {chosen.sandboxes} sandboxes "
-        f"were in use. What bounds it: {chosen.bottleneck}"
+        f"{100 * (1 / ENOUGH - 1):.0f} % faster; at most {chosen.sandboxes_used} of {chosen.sandboxes} "
+        f"sandboxes were in use. What bounds it: {chosen.bottleneck}"
     )

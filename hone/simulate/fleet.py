@@ -121,7 +121,7 @@ class SimulatedFleet:
         self._homes.pop(session, None)
 
     async def publish(self, seconds: float, *, partial: bool) -> None:
-        """Update the weights. With `partial`, replies under way stand still and go on; else they end first."""
+        """Update the weights. With `partial`, replies stand still and go on; otherwise they end first."""
         self._open.clear()
         try:
             while not partial and self._in_flight:
@@ -175,7 +175,7 @@ class SimulatedFleet:
             server.release()
 
     async def _choose(self, session: str) -> _Server:
-        """Return the server that `hone.policy.engines.fleet.choose` returns, without counting all requests."""
+        """Return the server that `hone.policy.engines.fleet.choose` returns; it counts all requests anew."""
         while not (self._open.is_set() and self._healthy):
             if self._open.is_set():
                 self._changed.clear()

@@ -38,14 +38,14 @@ class MeasuredWorkload:
         self.publish_s = publish_s
         every = [len(draw.turns) for of_task in draws.values() for draw in of_task]
         self.mean_turns = sum(every) / len(every)
-        self._draws = draws
+        self.draws = draws
         self._train_s = train_s
 
     def train_s(self, step: int) -> float:
         return self._train_s[step % len(self._train_s)]
 
     def draw(self, attempt: Attempt) -> Draw:
-        return random.Random(attempt.seed).choice(self._draws[attempt.task.id])
+        return random.Random(attempt.seed).choice(self.draws[attempt.task.id])
 
 
 def measure(
@@ -70,8 +70,8 @@ def measure(
     steps = {record["step"]: record for record in records if record["kind"] == "train" and "wait_s" in record}
     if not draws or not steps:
         raise SimulationError(
-            f"{run_dir} holds {sum(map(len, draws.values()))} finished rollouts and {len(steps)} training steps: "
-            "pass the directory of a run of `hone train` that has made at least one step"
+            f"{run_dir} holds {sum(map(len, draws.values()))} finished rollouts and {len(steps)} training "
+            "steps: pass the directory of a run of `hone train` that has made at least one step"
         )
     ordered = [steps[step] for step in sorted(steps)]
     return MeasuredWorkload(
@@ -103,7 +103,7 @@ def _written(name: str) -> int:
 
 
 def _between_steps(records: Sequence[Mapping[str, Any]]) -> float:
-    """Return the median seconds of a step that are neither waiting nor training: weight update, checkpoint."""
+    """Return the median seconds of a step without waiting and training: weight update, checkpoint."""
     rest = [
         after["time"] - before["time"] - after["wait_s"] - after["seconds"]
         for before, after in pairwise(records)

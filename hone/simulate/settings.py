@@ -8,12 +8,12 @@ from hone.settings import Settings
 
 
 class SimulateSettings(Settings):
-    """Durations for `hone plan --simulate`, where no run was measured. Each duration is lognormal: its median,
-    and its 99th percentile as a multiple of the median."""
+    """Durations for `hone plan --simulate`, where no run was measured. Each duration is lognormal: its
+    median, and its 99th percentile as a multiple of the median."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Training steps that are measured, after those that fill the window. Default: those of 4,000 rollouts, and
-    at least 6."""
+    """Training steps that are measured, after those that fill the window. Default: those of 4,000 rollouts,
+    and at least 6."""
 
     tasks: int = Field(default=1000, ge=1)
     """Number of training tasks."""
@@ -54,7 +54,7 @@ class SimulateSettings(Settings):
     """99th percentile of the seconds of grading, as a multiple of the median."""
 
     train_s: float | None = Field(default=None, ge=0)
-    """Seconds that the trainer works on a step. Default: the estimate of `hone plan`, and 60 without a GPU."""
+    """Seconds that the trainer works on a step. Default: the estimate of `hone plan`, 60 without a GPU."""
 
     publish_s: float = Field(default=15.0, ge=0)
     """Seconds of a weight update, during which the engine samples nothing."""

@@ -1,6 +1,6 @@
 """A training under virtual time: the pipeline and the ledger are real; rollouts, trainer and engine are not.
 
-collect -> train (seconds) -> publish (seconds) -> commit, and now and then a checkpoint    as hone.train.loop
+collect -> train (seconds) -> publish (seconds) -> commit, and now and then a checkpoint, as hone.train.loop
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Simulation:
 
 
 class _Checkpoints:
-    """Written in the background, as by `hone.train.checkpoint_writer`; each step is committed after its own."""
+    """Written in the background, as by `hone.train.checkpoint_writer`; its step is committed after it."""
 
     def __init__(self, run_dir: Path, simulation: Simulation, ledger: Ledger) -> None:
         self._path = run_dir / "checkpoint.json"
@@ -287,8 +287,8 @@ class _Training:
                 versions = trajectory.tree.nodes[0].version
                 if versions.min() < oldest or versions.max() > step:
                     raise SimulationError(
-                        f"rollout {trajectory.rollout_id} holds tokens of weight versions {versions.min()} to "
-                        f"{versions.max()} at step {step}, and rollout.max_staleness is "
+                        f"rollout {trajectory.rollout_id} holds tokens of weight versions "
+                        f"{versions.min()} to {versions.max()} at step {step}, and rollout.max_staleness is "
                         f"{self._simulation.rollout.max_staleness}"
                     )
 

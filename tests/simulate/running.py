@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from hone.rollout.settings import RolloutSettings
@@ -10,7 +9,7 @@ from hone.simulate.result import Result
 from hone.simulate.settings import SimulateSettings
 from hone.simulate.training import Simulation, simulate
 from hone.simulate.virtual_time import run
-from hone.simulate.workload import GivenWorkload
+from hone.simulate.workload import GivenWorkload, Workload
 
 QUICK = {"turns": 3, "turns_ratio": 8, "tasks": 24, "publish_s": 5, "grade_s": 5}
 TRAIN_S = 30.0
@@ -31,7 +30,5 @@ def simulation_of(
     )
 
 
-def run_of(
-    simulation: Simulation, workload: GivenWorkload | None = None, run_dir: Path | None = None
-) -> Result:
-    return run(simulate(simulation, workload or workload_of(), run_dir=run_dir))
+def run_of(simulation: Simulation, workload: Workload | None = None) -> Result:
+    return run(simulate(simulation, workload or workload_of()))

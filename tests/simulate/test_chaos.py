@@ -105,7 +105,7 @@ def require_sound(simulation: Simulation, entries: list[Entry], balance: Balance
 
 
 def kill_runs(root: Path, kills: int, *, max_staleness: int, seed: int, **more: int) -> int:
-    """Kill runs until there were `kills` in all, and look at each; return how many rollouts kills interrupted."""
+    """Kill runs until there were `kills` in all, and look at each; return the interrupted rollouts."""
     killed = runs = interrupted = 0
     while killed < kills:
         directory = root / str(runs)
