@@ -26,7 +26,7 @@ STALENESS = (0, 1, 2, 4, 8)
 ENOUGH = 0.95  # of the largest throughput
 TRAIN_S = 60.0  # of a step, without an estimate
 REPLIES = 32  # at a time, of a server that the run does not start
-_ROLLOUTS, _STEPS = 4000, 6  # that are measured at least
+_ROLLOUTS, _STEPS = 1000, 6  # that are measured at least
 _EVENTS = 300_000  # turns of the measured batches that are simulated one by one; more are merged
 
 

@@ -175,7 +175,7 @@ class SimulatedFleet:
             server.release()
 
     async def _choose(self, session: str) -> _Server:
-        """Return the server that `hone.policy.engines.fleet.choose` returns; it counts all requests anew."""
+        """Return the server that `hone.policy.engines.fleet.choose` returns, which counts all requests."""
         while not (self._open.is_set() and self._healthy):
             if self._open.is_set():
                 self._changed.clear()

@@ -12,7 +12,7 @@ class SimulateSettings(Settings):
     median, and its 99th percentile as a multiple of the median."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Training steps that are measured, after those that fill the window. Default: those of 4,000 rollouts,
+    """Training steps that are measured, after those that fill the window. Default: those of 1,000 rollouts,
     and at least 6."""
 
     tasks: int = Field(default=1000, ge=1)

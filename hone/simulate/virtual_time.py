@@ -58,6 +58,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
+        self._clock_resolution = 1e-6  # after months, floats are coarser than a real clock's 1e-9 s
         _NumberedTask._numbers = itertools.count()
         self.set_task_factory(lambda loop, coro, **kwargs: _NumberedTask(coro, loop=loop, **kwargs))
 

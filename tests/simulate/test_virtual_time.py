@@ -53,7 +53,7 @@ def test_tasks_are_cancelled_in_the_order_of_their_creation():
                     tasks.create_task(wait(number))
                 tasks.create_task(fail())
         except* ValueError:
-            return ended
-        raise AssertionError("a task has failed")
+            pass
+        return ended
 
     assert run(main()) == list(range(50))
