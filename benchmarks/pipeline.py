@@ -22,7 +22,6 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -79,7 +78,7 @@ def tail(given: GivenWorkload, rollouts: int = 20_000) -> tuple[float, float]:
 
 
 def simulation(max_staleness: int, *, groups: int, places: int) -> Simulation:
-    first = 2 * (max_staleness + 1)
+    first = max_staleness + 3  # the first window, and two steps more
     return Simulation(
         rollout=RolloutSettings(
             group_size=GROUP_SIZE,
@@ -141,8 +140,8 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     synchronous = 0.0
     cases = [simulation(bound, groups=options.groups, places=options.places) for bound in options.staleness]
-    with ProcessPoolExecutor(len(cases), mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(simulated, cases))
+    with get_context("spawn").Pool(len(cases)) as pool:
+        found = pool.map(simulated, cases)
     for bound, (result, every, quick) in zip(options.staleness, found, strict=True):
         synchronous = synchronous or result.rollouts_per_hour
         row = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
@@ -59,11 +58,10 @@ def simulate_plan(
     on_row(0, len(jobs))
     rows: dict[int, SimulatedPlan] = {}
     workers = min(len(jobs), os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_simulate, job): number for number, job in enumerate(jobs)}
-        for done, future in enumerate(as_completed(running), start=1):
-            rows[running[future]] = future.result()
-            on_row(done, len(jobs))
+    with get_context("spawn").Pool(workers) as pool:
+        for number, row in pool.imap_unordered(_simulate, enumerate(jobs)):
+            rows[number] = row
+            on_row(len(rows), len(jobs))
     return [rows[number] for number in range(len(jobs))]
 
 
@@ -77,9 +75,10 @@ class PlannedSimulation:
     turns_merged: int
 
 
-def _simulate(job: PlannedSimulation) -> SimulatedPlan:
+def _simulate(numbered: tuple[int, PlannedSimulation]) -> tuple[int, SimulatedPlan]:
+    number, job = numbered
     result = run(simulate(job.simulation, job.workload))
-    return SimulatedPlan(gpus=job.gpus, result=result, turns_merged=job.turns_merged)
+    return number, SimulatedPlan(gpus=job.gpus, result=result, turns_merged=job.turns_merged)
 
 
 def planned_simulations(

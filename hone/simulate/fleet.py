@@ -91,7 +91,8 @@ class SimulatedFleet:
         self._open = asyncio.Event()  # not while weights are updated
         self._open.set()
         self._changed = asyncio.Event()  # a server is healthy again, or nothing is in flight
-        self._held_s = 0.0  # seconds of weight updates so far
+        self._still_since: float | None = None  # when replies under way began to stand still
+        self._still_s = 0.0  # for how long they stood still before that
         self._sampled = BusyMeter(servers * replies, loop.time)
         self._deaths = 0
 
@@ -127,9 +128,10 @@ class SimulatedFleet:
             while not partial and self._in_flight:
                 self._changed.clear()
                 await self._changed.wait()
+            self._still_since = asyncio.get_running_loop().time()
             await asyncio.sleep(seconds)
-            self._held_s += seconds
         finally:
+            self._still_s, self._still_since = self._stood_still(), None
             self._open.set()
 
     async def kill_servers(self, every_s: float, restart_s: float) -> None:
@@ -156,6 +158,12 @@ class SimulatedFleet:
         """Return the mean share of the places in the servers' batches that sampled, since the last call."""
         return self._sampled.share()
 
+    def _stood_still(self) -> float:
+        """Return for how many seconds replies under way have stood still so far."""
+        if self._still_since is None:
+            return self._still_s
+        return self._still_s + asyncio.get_running_loop().time() - self._still_since
+
     def _restart(self, server: _Server) -> None:
         server.healthy = True
         self._healthy += 1
@@ -165,12 +173,12 @@ class SimulatedFleet:
         await server.acquire(deadline)
         try:
             while seconds > 0:
-                held_s = self._held_s
+                before = self._stood_still()
                 with self._sampled.use():
                     await server.sample(seconds, deadline)
-                    if not self._open.is_set():
+                    seconds = self._stood_still() - before
+                    if seconds and self._still_since is not None:
                         await self._open.wait()
-                seconds = self._held_s - held_s  # that it stood still
         finally:
             server.release()
 
