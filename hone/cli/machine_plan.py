@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -31,12 +32,21 @@ def plan(
         float | None,
         typer.Option(metavar="GIB", help="Memory of each machine, with --gpus; default: twice its GPUs'."),
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Simulate the training: its speed by staleness, servers, sandboxes."),
+    ] = False,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="With --simulate: take durations from this run's directory."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Print the memory that a recipe needs on each device, and whether it fits.
 
     Nothing is loaded or started. If the recipe does not fit, the plan names settings that do, and the exit
-    code is 1.
+    code is 1. With --simulate, print how many rollouts an hour the training would make instead; with --gpus,
+    the engine then has every GPU that the trainer leaves.
 
     [bold]Example[/bold]: hone plan recipes/debugger-8b.toml --gpus 4 --gpu-memory 80
     """
@@ -48,6 +58,12 @@ def plan(
 
     settings = resolve(recipe, sets or (), command=command)
     devices = _devices(settings, gpus, gpu_memory, nodes, host_memory)
+    if simulate:
+        from hone.cli.simulated import print_simulation
+
+        return print_simulation(recipe, settings, devices, from_run, fill=gpus is not None, as_json=as_json)
+    if from_run is not None:
+        raise UsageError("--from-run has no effect without --simulate: pass both")
     machine, problem = plan_devices(settings, command, devices), refusal(settings, command, devices)
     if as_json:
         print_json(

@@ -12,7 +12,7 @@ from hone.config.models import policy_shape
 from hone.config.placement import Placement, resolve_placement
 from hone.config.run import SAMPLING, Command, RunSettings
 from hone.config.shapes import Shape
-from hone.config.speed import StepWork, gpu_speed, step_seconds
+from hone.config.speed import StepWork, gpu_speed, step_seconds, training_seconds
 from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
 from hone.utils.devices import GIB, Devices, Gpu
 
@@ -48,6 +48,7 @@ class MachinePlan:
     machine: str
     devices: tuple[DevicePlan, ...] = ()
     step_seconds: float | None = None  # estimated; None without a GPU or a training step
+    train_seconds: float | None = None  # of these, the trainer's
     placement_error: str = ""  # why nothing can be placed; then `devices` is empty
 
     @property
@@ -102,12 +103,15 @@ def plan_devices(settings: RunSettings, command: Command, devices: Devices) -> M
         if (row := _gpu_row(at, gpu, placement, step, servers, _local_engine(settings, command, shape)))
     ]
     rows += _host_rows(settings, command, placement, devices, shape, step, servers)
-    seconds = None
+    seconds = train = None
     if shape is not None and command in ("train", "quickstart") and placement.trainer_gpus:
         gpu = devices.gpus[placement.trainer_gpus[0]]
         work = _work(settings, placement)
-        seconds = step_seconds(shape, work, gpu_speed(gpu.name, gpu.memory_gib))
-    return MachinePlan(machine=devices.describe(), devices=tuple(rows), step_seconds=seconds)
+        speed = gpu_speed(gpu.name, gpu.memory_gib)
+        seconds, train = step_seconds(shape, work, speed), training_seconds(shape, work, speed)
+    return MachinePlan(
+        machine=devices.describe(), devices=tuple(rows), step_seconds=seconds, train_seconds=train
+    )
 
 
 def _step(settings: RunSettings, command: Command, shape: Shape, *, gpu: bool) -> StepMemory:

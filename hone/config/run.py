@@ -23,6 +23,7 @@ from hone.policy.settings import (
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox.settings import SandboxSettings
 from hone.settings import Mark, Settings
+from hone.simulate.settings import SimulateSettings
 from hone.tasks.settings import TasksSettings
 from hone.train.settings import MetricsSettings, SftSettings, TrainSettings
 
@@ -105,6 +106,9 @@ class RunSettings(Settings):
 
     metrics: Annotated[MetricsSettings, Mark.SAME_RESULTS] = MetricsSettings()
     """Experiment trackers."""
+
+    simulate: Annotated[SimulateSettings, Mark.SAME_RESULTS] = SimulateSettings()
+    """Durations that `hone plan --simulate` assumes."""
 
     demonstrations: DemonstrationSettings = DemonstrationSettings()
     """Demonstrations for supervised training."""

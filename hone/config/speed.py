@@ -43,10 +43,11 @@ class StepWork:
 
 def step_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
     """Return the estimated seconds of one step on GPUs: sampling, then training."""
-    return _sampling_seconds(shape, work, speed) + _training_seconds(shape, work, speed)
+    return _sampling_seconds(shape, work, speed) + training_seconds(shape, work, speed)
 
 
-def _training_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
+def training_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
+    """Return the estimated seconds that the trainer works on one step."""
     tokens = work.rollouts * work.context * work.passes
     attention = 12 * shape.layers * shape.attention_width * work.context / 2
     operations = 6 * shape.active_parameters + attention

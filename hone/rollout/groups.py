@@ -23,7 +23,7 @@ from hone.rollout.curriculum import Curriculum
 from hone.rollout.episode import retry_infrastructure_faults
 from hone.rollout.errors import RolloutError, StoreError
 from hone.rollout.faults import HINT, BrokenTask, FaultBudget, TasksSetAside
-from hone.rollout.history import ZERO_VARIANCE, History, is_fault, read_history
+from hone.rollout.history import ROLLED_BACK, ZERO_VARIANCE, History, is_fault, read_history
 from hone.rollout.ledger import SET_ASIDE, Entry, Ledger
 from hone.rollout.order import TaskOrder
 from hone.rollout.rewards import is_infrastructure_fault, solved
@@ -89,6 +89,7 @@ class GroupCollector:
         progress: Callable[[RolloutProgress], None] = lambda _: None,
     ) -> None:
         self.version = 0  # of the weights in use
+        self._recovered = 0  # the version that the run began or went on with
         self.curriculum = Curriculum(seed, settings.curriculum_visits)
         self._rollouts = rollouts
         self._ledger = ledger
@@ -103,19 +104,30 @@ class GroupCollector:
         self._progress, self._report = RolloutProgress(), progress
 
     async def recover(self, step: int) -> History:
-        """Read what the ledger knows, before `step`; drop rollouts that are too old for it."""
+        """Read what the ledger knows, before `step`, for which weight version `step` is in use.
+
+        Rollouts that are too old for it are dropped and, with `max_staleness` above 0, those of weights that
+        a kill has lost: the step that made them is repeated, maybe with other groups.
+        """
         entries, asides = self._ledger.entries(), self._ledger.tasks_set_aside()
         await self._rollouts.sweep([entry.directory for entry in entries if entry.directory])
         history = read_history(entries, asides)
         oldest = step - self._settings.max_staleness
         stale = [key for key, entry in history.open.items() if entry.sampled_version < oldest]
         self._ledger.drop([history.open.pop(key).rollout_id for key in stale], "stale")
+        self.version = self._recovered = step
+        lost = [key for key, entry in history.open.items() if self._is_lost(entry.sampled_version)]
+        self._ledger.drop([history.open.pop(key).rollout_id for key in lost], ROLLED_BACK)
         self._history, self._aside = history, TasksSetAside(len(self._order.tasks), asides)
         self._progress = RolloutProgress()
         self.curriculum = Curriculum(self._seed, self._settings.curriculum_visits)
         for task_id, signal in history.signals():
             self.curriculum.visited(task_id, signal=signal)
         return history
+
+    def _is_lost(self, version: int) -> bool:
+        """Return whether a weight version of an earlier process is no more."""
+        return self._settings.max_staleness > 0 and version > self._recovered
 
     async def collect(self, position: int, last_step: int) -> Group:
         """Return the group at `position`: of the first task with different rewards, or else of the last one.
@@ -239,6 +251,9 @@ class GroupCollector:
         except StoreError:
             self._ledger.drop([entry.rollout_id], "unreadable")
             return None
+        if self._is_lost(_newest_version(trajectory)):
+            self._ledger.drop([entry.rollout_id], ROLLED_BACK)
+            return None
         run.ended.append(entry.rollout_id)
         self._advance(reused=1, ended=1, solved=solved(trajectory.outcome, trajectory.verdict))
         return trajectory
@@ -307,6 +322,11 @@ class GroupCollector:
 
 def _attempt_name(run: _Run, index: int, earlier: int) -> str:
     return f"{run.group_id}-{index}" + (f"-{earlier}" if earlier else "")
+
+
+def _newest_version(trajectory: Trajectory) -> int:
+    """Return the newest weight version that sampled a token; -1 without any."""
+    return max((int(node.version.max()) for node in trajectory.tree.nodes if node.version.size), default=-1)
 
 
 def _nonzero_turn_rewards(trajectory: Trajectory) -> dict[int, float]:

@@ -11,6 +11,7 @@ from hone.rollout.ledger import SET_ASIDE, Entry, SetAside
 from hone.rollout.rewards import is_infrastructure_fault
 
 ZERO_VARIANCE = "constant"  # the ledger's reason for dropping a group whose rewards are all equal
+ROLLED_BACK = "rolled_back"  # its reason for dropping what weights that a kill has lost sampled
 Key = tuple[str, int]  # group id, index in the group
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 from hone.rollout.errors import LedgerError
 from hone.rollout.lock import RunLock
+from hone.utils.clock import Clock
 
 FORMAT = 2  # of the schema; SQLite's user_version
 SET_ASIDE = "set_aside"  # reason for dropping the rollouts of a group whose task is set aside
@@ -103,21 +104,22 @@ class Ledger:
     Methods block for about 0.1 ms, `commit_step` for one fsync; all may be called from any thread.
     """
 
-    def __init__(self, database: sqlite3.Connection, lock: RunLock | None) -> None:
+    def __init__(self, database: sqlite3.Connection, lock: RunLock | None, clock: Clock = time.time) -> None:
         self._db = database
         self._lock = lock
+        self._clock = clock
         self._mutex = threading.Lock()
 
     @classmethod
-    def open(cls, run_dir: Path) -> Ledger:
+    def open(cls, run_dir: Path, clock: Clock = time.time) -> Ledger:
         """Lock the run directory, open or create its ledger and end the rollouts of a killed process.
 
-        Raises LedgerError when it is in use by another process, damaged, or from another version.
+        `clock`: Unix time, s. Raises LedgerError when the ledger is in use, damaged, or of another version.
         """
         lock = RunLock(run_dir)
         path = run_dir / "ledger.sqlite"
         try:
-            ledger = cls(_connect(path), lock)
+            ledger = cls(connect(path), lock, clock)
             ledger._recover()
         except sqlite3.DatabaseError as error:
             lock.close()
@@ -174,7 +176,7 @@ class Ledger:
                 "INSERT INTO rollouts "
                 "(rollout_id, group_id, place, position, task_id, sampled_version, dispatched_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (rollout_id, group_id, index, position, task_id, sampled_version, time.time()),
+                (rollout_id, group_id, index, position, task_id, sampled_version, self._clock()),
             )
 
     def end(
@@ -194,7 +196,7 @@ class Ledger:
             cursor = db.execute(
                 "UPDATE rollouts SET outcome = ?, reward = ?, directory = ?, ended_at = ? "
                 "WHERE rollout_id = ?",
-                (outcome.value, reward, directory, time.time(), rollout_id),
+                (outcome.value, reward, directory, self._clock(), rollout_id),
             )
             if cursor.rowcount == 0:
                 raise LedgerError(f"ending {rollout_id}: it was never dispatched")
@@ -214,7 +216,7 @@ class Ledger:
         with self._transaction(f"setting {task_id} aside") as db:
             for rollout_id in rollout_ids:
                 _dispose(db, rollout_id, dropped(SET_ASIDE), None)
-            values = (task_id, group_id, until, reason, time.time())
+            values = (task_id, group_id, until, reason, self._clock())
             db.execute("INSERT INTO set_aside VALUES (?, ?, ?, ?, ?)", values)
 
     def tasks_set_aside(self) -> list[SetAside]:
@@ -237,7 +239,7 @@ class Ledger:
                 raise LedgerError(
                     f"committing step {step}: no disposal for {', '.join(row[0] for row in undisposed)}"
                 )
-            db.execute("INSERT INTO steps VALUES (?, ?)", (step, time.time()))
+            db.execute("INSERT INTO steps VALUES (?, ?)", (step, self._clock()))
         self._query("PRAGMA wal_checkpoint(TRUNCATE)")  # an open reader only delays it
 
     def rollback(self, step: int) -> None:
@@ -286,7 +288,7 @@ class Ledger:
             db.execute(
                 "UPDATE rollouts SET outcome = ?, ended_at = ?, disposition = 'dropped', "
                 "reason = 'interrupted' WHERE outcome IS NULL",
-                (Outcome.CANCELLED.value, time.time()),
+                (Outcome.CANCELLED.value, self._clock()),
             )
 
     def _query(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
@@ -308,7 +310,8 @@ class Ledger:
                     self._db.execute("ROLLBACK")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database of a ledger, and create it if it is new; `:memory:` has no file."""
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA wal_autocheckpoint = 0")  # it would fsync; commit_step does so instead
