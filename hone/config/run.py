@@ -101,7 +101,7 @@ class RunSettings(Settings):
     """Reinforcement learning."""
 
     placement: Annotated[PlacementSettings, Mark.SAME_RESULTS] = PlacementSettings()
-    """Devices of the trainer, the engine and the judge."""
+    """Devices of the trainer, the engine, the judge and the teacher."""
 
     metrics: Annotated[MetricsSettings, Mark.SAME_RESULTS] = MetricsSettings()
     """Experiment trackers."""
@@ -139,6 +139,29 @@ class RunSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _teacher_scores_the_policy(self) -> RunSettings:
+        distill = self.train.distill
+        if not distill.enabled:
+            return self
+        shared = set(distill.engine.addresses) & set(self.engine.addresses)
+        if shared:
+            raise ValueError(
+                f"train.distill.engine.urls: {', '.join(sorted(shared))} serves the policy, whose weights "
+                "change: set other servers for the teacher"
+            )
+        if distill.engine.context_tokens <= self.engine.context_tokens:
+            raise ValueError(
+                f"train.distill.engine.context_tokens is {distill.engine.context_tokens}, and the policy's "
+                f"conversations have up to {self.engine.context_tokens} tokens: set it above that"
+            )
+        if self.rollout.replace_constant_groups and not distill.outcome_reward:
+            raise ValueError(
+                "rollout.replace_constant_groups drops groups of equal rewards, from which the teacher's "
+                "advantages train as well: remove it, or set train.distill.outcome_reward = true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_are_published(self) -> RunSettings:
         nccl = isinstance(self.engine, ServerEngineSettings) and self.engine.weight_sync == "nccl"
         if self.train.lora is not None and nccl:
@@ -164,6 +187,25 @@ class RunSettings(Settings):
                 "of judge and progress to 0 to record scores only"
             )
         return self
+
+    def beside_policy(self, command: Command) -> dict[str, RunSettings]:
+        """Return name -> settings of each further model that a command uses, as if it were the policy's."""
+        if command not in ("train", "quickstart"):
+            return {}
+        judge = {"judge": self.judge_as_policy()} if self.judge.enabled else {}
+        return judge | ({"teacher": self.teacher_as_policy()} if self.train.distill.enabled else {})
+
+    def teacher_as_policy(self) -> RunSettings:
+        """Return the settings with the teacher's model and engine instead of the policy's."""
+        return self.model_copy(
+            update={
+                "model": self.train.distill.model,
+                "makes_model": False,
+                "engine": self.train.distill.engine,
+                "run_dir": self.run_dir / "teacher",
+                "placement": PlacementSettings(engine=self.placement.teacher),
+            }
+        )
 
     def judge_as_policy(self) -> RunSettings:
         """Return the settings with the judge's model, engine and sampling instead of the policy's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def test_scores_are_those_of_the_server(open_toys: OpenFleet, tokenizer):
             return [await fleet.score(tokens, start) for start in (1, 4)]
 
     every, last = run_virtual(run())
-    expected = [toy_logprobs(0, a, len(tokenizer))[b] for a, b in zip(tokens, tokens[1:], strict=False)]
+    expected = [toy_logprobs(0, a, len(tokenizer))[b] for a, b in itertools.pairwise(tokens)]
     assert every.dtype == np.float32
     np.testing.assert_allclose(every, expected, atol=1e-5)
     np.testing.assert_allclose(last, expected[3:], atol=1e-5)
