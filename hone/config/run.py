@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hone.agents.settings import AnyAgentSettings, BashAgentSettings, DemonstratorSettings
 from hone.config.settings import PlacementSettings
@@ -33,9 +33,17 @@ SAMPLING: tuple[Command, ...] = ("train", "eval", "quickstart")  # the commands 
 class DemonstrationSettings(Settings):
     """Demonstrations for `hone sft` and the quickstart."""
 
-    path: Path | None = None
-    """File of demonstrations (JSONL, or Parquet with `messages`, `tools` and `enable_thinking`), or directory
-    of a run whose resolved rollouts are used; default: record them into `run_dir`."""
+    path: tuple[Path, ...] = ()
+    """Files of demonstrations (JSONL, or Parquet with `messages`, `tools` and `enable_thinking`), and
+    directories of runs and evaluations whose rollouts are used, such as a teacher's; one or a list. Default:
+    record demonstrations into `run_dir`."""
+
+    only_resolved: bool = True
+    """Of a directory, use only rollouts that resolved their task; false: all without an infrastructure
+    fault."""
+
+    per_task: int | None = Field(default=None, ge=1)
+    """Most conversations of one task, those with the shortest replies; default: all."""
 
     rollouts: int = Field(default=512, ge=1)
     """Number of demonstrations to record, on the training tasks in order."""
@@ -45,6 +53,21 @@ class DemonstrationSettings(Settings):
 
     agent: AnyAgentSettings = DemonstratorSettings(prompts="tiny")
     """Agent that records the demonstrations."""
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, (str, Path)) else value
+
+    @model_validator(mode="after")
+    def _selection_has_a_source(self) -> DemonstrationSettings:
+        for name in ("only_resolved", "per_task"):
+            if not self.path and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"demonstrations.{name} has no effect on demonstrations that are recorded: set "
+                    "demonstrations.path, or remove it"
+                )
+        return self
 
 
 class RunSettings(Settings):

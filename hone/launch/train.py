@@ -150,8 +150,8 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     """
     if settings.train.distill.enabled:
         raise ConfigError(
-            "a replay opens no engine, and train.distill needs its teacher's: replay a run without a teacher, "
-            "or repeat this one with `hone train` and another run_dir"
+            "a replay opens no engine, and train.distill needs its teacher's: replay a run without one, or "
+            "repeat this one with `hone train` and another run_dir"
         )
     claim(settings)
     policy = load_policy(place_trainer(settings))
