@@ -92,6 +92,7 @@ def print_plan(plan: Plan) -> None:
             "model": plan.model,
             "engine": plan.engine or None,
             "judge": plan.judge or None,
+            "teacher": plan.teacher or None,
             "parameters": None if plan.parameters is None else f"{plan.parameters:,}",
             "tasks": plan.tasks,
             "steps": plan.steps or None,

@@ -74,7 +74,7 @@ class MachinePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Server:
-    """One server of the engine or the judge, in bytes on each of its GPUs."""
+    """One server of the engine, the judge or the teacher, in bytes on each of its GPUs."""
 
     name: str
     gpus: tuple[int, ...]
@@ -143,9 +143,9 @@ def _servers(
 ) -> list[_Server]:
     """Return the servers that have GPUs of the plan."""
     servers = _servers_of(settings, placement.engine, shape, "engine server", sleeps=placement.sleeps)
-    if placement.judge:
-        judge = settings.judge_as_policy()
-        servers += _servers_of(judge, placement.judge, policy_shape(judge, "eval")[0], "judge server")
+    for name, other in settings.beside_policy(command).items():
+        gpus = getattr(placement, name)
+        servers += _servers_of(other, gpus, policy_shape(other, "eval")[0], f"{name} server")
     return servers
 
 
@@ -292,12 +292,11 @@ def _cpu_rows(
     parts = {name: size * max(1, ranks) for name, size in _parts(step).items()}
     uses = [f"rank {rank}" for rank in range(ranks)]
     engines = [(settings, shape, "engine")] if command in SAMPLING else []
-    if settings.judge.enabled and command in ("train", "quickstart"):
-        judge = settings.judge_as_policy()
-        judge_shape, _ = policy_shape(judge, "eval")
-        engines += [(judge, judge_shape, "judge")] if judge_shape is not None else []
+    for name, other in settings.beside_policy(command).items():
+        other_shape, _ = policy_shape(other, "eval")
+        engines += [(other, other_shape, name)] if other_shape is not None else []
     for each, sampled, name in engines:
-        copies = 1 if name == "judge" or step is None else _copies_beside_trainer(settings)
+        copies = 1 if name != "engine" or step is None else _copies_beside_trainer(settings)
         if size := _cpu_engine(each, sampled, copies):
             parts["engine"] += size / GIB
             uses.append(name)

@@ -128,8 +128,9 @@ def _rank_changes(settings: RunSettings, devices: Devices) -> Iterator[Change]:
     """Yield other numbers of ranks on one machine, and other ways to divide them."""
     train, count = settings.train, devices.gpus_per_node
     placement = settings.placement
-    if (placement.engine, placement.judge) != ("auto", "auto") or placement.nodes > 1:
-        nearby = {"placement.nodes": 1, "placement.engine": "auto", "placement.judge": "auto"}
+    if {placement.engine, placement.judge, placement.teacher} != {"auto"} or placement.nodes > 1:
+        servers = dict.fromkeys(("placement.engine", "placement.judge", "placement.teacher"), "auto")
+        nearby = {"placement.nodes": 1, **servers}
         yield Change(values=nearby, cost=8)
     if placement.trainer != "auto" or train.parallel.fsdp is not None:
         return

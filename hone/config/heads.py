@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from hone.config.models import policy_shape
+from hone.config.placement import ENGINES
 from hone.config.run import SAMPLING, Command, RunSettings
 from hone.config.shapes import Shape
 from hone.policy.settings import ServerEngineSettings
 
 
 def heads_problem(settings: RunSettings, command: Command, shape: Shape) -> str:
-    """Return why the heads of the policy or the judge cannot be divided, with the numbers; "" if they can."""
+    """Return why the heads of the policy, the judge or the teacher cannot be divided; "" if they can."""
     problem = "" if command == "eval" else _ranks_problem(settings, shape)
     if not problem and command in SAMPLING:
         problem = _servers_problem("engine", settings, shape)
-    if not problem and settings.judge.enabled and command in ("train", "quickstart"):
-        judge = settings.judge_as_policy()
-        if judged := policy_shape(judge, "eval")[0]:
-            problem = _servers_problem("judge.engine", judge, judged)
+    for name, other in settings.beside_policy(command).items():
+        if not problem and (other_shape := policy_shape(other, "eval")[0]):
+            problem = _servers_problem(ENGINES[name], other, other_shape)
     return problem
 
 

@@ -1,4 +1,4 @@
-"""Resolve [placement] on a machine: the devices of the trainer, of each engine server and of the judge.
+"""Resolve [placement] on a machine: the devices of the trainer, the engine servers, judge and teacher.
 
 GPUs are numbered from 0 as CUDA_VISIBLE_DEVICES shows them to the run; with several machines, those of the
 second one follow those of the first.
@@ -15,6 +15,9 @@ from hone.config.run import SAMPLING, Command, RunSettings
 from hone.policy.settings import AnyEngineSettings, ServerEngineSettings
 from hone.utils.devices import Devices, repeated
 
+Servers = tuple[tuple[int, ...], ...]  # the GPUs of each
+ENGINES = {"engine": "engine", "judge": "judge.engine", "teacher": "train.distill.engine"}  # name -> group
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -23,6 +26,7 @@ class Placement:
     trainer: Literal["cpu", "mps", "none"] | tuple[int, ...]  # one GPU per rank
     engine: tuple[tuple[int, ...], ...] = ()  # GPUs of each server; (): none, on the CPU or elsewhere
     judge: tuple[tuple[int, ...], ...] = ()
+    teacher: tuple[tuple[int, ...], ...] = ()
     sleeps: bool = False  # whether the engine gives its memory to the trainer while it trains
 
     @property
@@ -45,14 +49,15 @@ def resolve_placement(settings: RunSettings, devices: Devices, command: Command)
         )
     trainer = "none" if command == "eval" else _trainer(settings, devices, command)
     taken = trainer if isinstance(trainer, tuple) else ()
-    engine = judge = ()
+    engine: Servers = ()
     if command in SAMPLING:
         first = 0 if wanted.colocate else len(taken)
         engine = _servers("engine", wanted.engine, settings.engine, devices, first)
-    if settings.judge.enabled and command in ("train", "quickstart"):
-        last = max((gpu for server in engine for gpu in server), default=-1)
-        first = max(len(taken), last + 1)
-        judge = _servers("judge", wanted.judge, settings.judge.engine, devices, first)
+    others: dict[str, Servers] = {}
+    for name, other in settings.beside_policy(command).items():
+        used = [gpu for servers in (engine, *others.values()) for server in servers for gpu in server]
+        first = max(len(taken), max(used, default=-1) + 1)
+        others[name] = _servers(name, getattr(wanted, name), other.engine, devices, first)
     shared = set(taken) & {gpu for server in engine for gpu in server}
     sleeps = wanted.colocate and bool(shared)
     if wanted.colocate and command == "train" and not sleeps and devices.gpus:
@@ -70,7 +75,7 @@ def resolve_placement(settings: RunSettings, devices: Devices, command: Command)
             'engine.weight_sync is "nccl", but the engine\'s servers share GPUs with the trainer, which NCCL '
             'refuses: set engine.weight_sync to "disk", or give them GPUs of their own in placement.engine'
         )
-    return Placement(trainer=trainer, engine=engine, judge=judge, sleeps=sleeps)
+    return Placement(trainer=trainer, engine=engine, sleeps=sleeps, **others)
 
 
 def _trainer(
@@ -113,7 +118,7 @@ def _servers(
     devices: Devices,
     first: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the GPUs of each server of the engine or the judge.
+    """Return the GPUs of each server of the engine, the judge or the teacher.
 
     Args:
         first: GPU from which `auto` counts.
@@ -135,7 +140,7 @@ def _servers(
             raise ConfigError(
                 f"{setting}: {_count(count, 'server')} of {_gpus(size)}, beside {_gpus(first)} of others, "
                 f"do not fit {devices.describe()}: use fewer, set placement.colocate = true, or list "
-                f"servers on other machines in {'' if name == 'engine' else 'judge.'}engine.urls"
+                f"servers on other machines in {ENGINES[name]}.urls"
             )
         starts = range(first, first + size * count, size)
         return tuple(tuple(range(at, at + size)) for at in starts)

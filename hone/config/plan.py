@@ -17,13 +17,13 @@ from hone.config.device_plan import MachinePlan, plan_devices
 from hone.config.fields import ConfigError
 from hone.config.fitting import refusal
 from hone.config.models import policy_shape, uses_policy
-from hone.config.placement import devices_of_run, resolve_placement
+from hone.config.placement import ENGINES, devices_of_run, resolve_placement
 from hone.config.run import SAMPLING, Command, RunSettings
 from hone.config.written import value_of
 from hone.evaluate.settings import parse_slice
 from hone.grading.assess import check_gradeable
 from hone.policy.hub import cached_model, hub_name
-from hone.policy.settings import LocalEngineSettings, ServerEngineSettings
+from hone.policy.settings import LocalEngineSettings, ModelSettings, ServerEngineSettings
 from hone.tasks.files import is_missing
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.sources import CURRICULUM, load_splits
@@ -43,6 +43,7 @@ class Plan:
     sandboxes: int  # concurrent
     engine: str  # "" if none is used
     judge: str  # "" if none is used
+    teacher: str  # the same
     sandboxes_gib: float  # at most, of all sandboxes
     machine: MachinePlan
     refusal: str  # why the run does not fit, and settings that do; "" if it fits
@@ -64,7 +65,10 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     shape, model = policy_shape(settings, command)
     sizes = _set_sizes(settings, command)
     steps, rollouts = _work(settings, command, sizes)
-    judge = settings.judge_as_policy() if _judges(settings, command) else None
+    others = {
+        name: f"{policy_shape(other, 'eval')[1]}, {_engine(other)}"
+        for name, other in settings.beside_policy(command).items()
+    }
     sandboxes = settings.rollout.concurrent_episodes if command in SAMPLING else 0
     found = devices_of_run(settings, find_devices()) if devices is None else devices
     return Plan(
@@ -77,7 +81,8 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
         tokens=0 if shape is None else rollouts * settings.engine.context_tokens,
         sandboxes=sandboxes,
         engine=_engine(settings) if command in SAMPLING and uses_policy(settings, command) else "",
-        judge="" if judge is None else f"{policy_shape(judge, 'eval')[1]}, {_engine(judge)}",
+        judge=others.get("judge", ""),
+        teacher=others.get("teacher", ""),
         sandboxes_gib=sandboxes * settings.sandbox.memory_mib / 1024,
         machine=plan_devices(settings, command, found),
         refusal=refusal(settings, command, found),
@@ -99,10 +104,6 @@ def _unused(agent: AgentSettings) -> tuple[str, ...]:
     return ()
 
 
-def _judges(settings: RunSettings, command: Command) -> bool:
-    return settings.judge.enabled and command in ("train", "quickstart")
-
-
 def _engine(settings: RunSettings) -> str:
     """Describe the engine in a few words."""
     engine = settings.engine
@@ -117,16 +118,22 @@ def _engine(settings: RunSettings) -> str:
 
 
 def _downloads(settings: RunSettings, command: Command) -> Iterator[str]:
-    judge = settings.judge.model if _judges(settings, command) else None
-    for model in (settings.model, judge):
+    for model in (settings.model, *_others_models(settings, command).values()):
         if model is not None and hub_name(model.path) and cached_model(model) is None:
             yield str(model.path)
 
 
+def _others_models(settings: RunSettings, command: Command) -> dict[str, ModelSettings | None]:
+    """Return name -> the model of its own; the judge may have none."""
+    own = {"judge": settings.judge.model, "teacher": settings.train.distill.model}
+    return {name: own[name] for name in settings.beside_policy(command)}
+
+
 def _missing(settings: RunSettings, command: Command, devices: Devices) -> Iterator[str]:
-    judge = settings.judge.model if _judges(settings, command) else None
-    if judge is not None and not hub_name(judge.path) and not judge.path.exists():
-        yield f"the judge's model, in {judge.path}: set judge.model.path to a folder or to a model on the hub"
+    for name, model in _others_models(settings, command).items():
+        if model is not None and not hub_name(model.path) and not model.path.exists():
+            setting = ENGINES[name].replace("engine", "model.path")
+            yield f"the {name}'s model, in {model.path}: set {setting} to a folder or to a model on the hub"
     for source in _missing_sources(settings.tasks):
         yield f"the tasks, in {source}: hone tasks import --help, docs/05-tasks.md"
     unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hone.agents.settings import AnyAgentSettings, BashAgentSettings, DemonstratorSettings
 from hone.config.settings import PlacementSettings
@@ -34,9 +34,17 @@ SAMPLING: tuple[Command, ...] = ("train", "eval", "quickstart")  # the commands 
 class DemonstrationSettings(Settings):
     """Demonstrations for `hone sft` and the quickstart."""
 
-    path: Path | None = None
-    """File of demonstrations (JSONL, or Parquet with `messages`, `tools` and `enable_thinking`), or directory
-    of a run whose resolved rollouts are used; default: record them into `run_dir`."""
+    path: tuple[Path, ...] = ()
+    """Files of demonstrations (JSONL, or Parquet with `messages`, `tools` and `enable_thinking`), and
+    directories of runs and evaluations whose rollouts are used, such as a teacher's; one or a list. Default:
+    record demonstrations into `run_dir`."""
+
+    only_resolved: bool = True
+    """Of a directory, use only rollouts that resolved their task; false: all without an infrastructure
+    fault."""
+
+    per_task: int | None = Field(default=None, ge=1)
+    """Most conversations of one task, those with the shortest replies; default: all."""
 
     rollouts: int = Field(default=512, ge=1)
     """Number of demonstrations to record, on the training tasks in order."""
@@ -46,6 +54,21 @@ class DemonstrationSettings(Settings):
 
     agent: AnyAgentSettings = DemonstratorSettings(prompts="tiny")
     """Agent that records the demonstrations."""
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, (str, Path)) else value
+
+    @model_validator(mode="after")
+    def _selection_has_a_source(self) -> DemonstrationSettings:
+        for name in ("only_resolved", "per_task"):
+            if not self.path and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"demonstrations.{name} has no effect on demonstrations that are recorded: set "
+                    "demonstrations.path, or remove it"
+                )
+        return self
 
 
 class RunSettings(Settings):
@@ -102,7 +125,7 @@ class RunSettings(Settings):
     """Reinforcement learning."""
 
     placement: Annotated[PlacementSettings, Mark.SAME_RESULTS] = PlacementSettings()
-    """Devices of the trainer, the engine and the judge."""
+    """Devices of the trainer, the engine, the judge and the teacher."""
 
     metrics: Annotated[MetricsSettings, Mark.SAME_RESULTS] = MetricsSettings()
     """Experiment trackers."""
@@ -143,6 +166,29 @@ class RunSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _teacher_scores_the_policy(self) -> RunSettings:
+        distill = self.train.distill
+        if not distill.enabled:
+            return self
+        shared = set(distill.engine.addresses) & set(self.engine.addresses)
+        if shared:
+            raise ValueError(
+                f"train.distill.engine.urls: {', '.join(sorted(shared))} serves the policy, whose weights "
+                "change: set other servers for the teacher"
+            )
+        if distill.engine.context_tokens <= self.engine.context_tokens:
+            raise ValueError(
+                f"train.distill.engine.context_tokens is {distill.engine.context_tokens}, and the policy's "
+                f"conversations have up to {self.engine.context_tokens} tokens: set it above that"
+            )
+        if self.rollout.replace_constant_groups and not distill.outcome_reward:
+            raise ValueError(
+                "rollout.replace_constant_groups drops groups of equal rewards, from which the teacher's "
+                "advantages train as well: remove it, or set train.distill.outcome_reward = true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _adapters_are_published(self) -> RunSettings:
         nccl = isinstance(self.engine, ServerEngineSettings) and self.engine.weight_sync == "nccl"
         if self.train.lora is not None and nccl:
@@ -178,6 +224,25 @@ class RunSettings(Settings):
                 "of judge and progress to 0 to record scores only"
             )
         return self
+
+    def beside_policy(self, command: Command) -> dict[str, RunSettings]:
+        """Return name -> settings of each further model that a command uses, as if it were the policy's."""
+        if command not in ("train", "quickstart"):
+            return {}
+        judge = {"judge": self.judge_as_policy()} if self.judge.enabled else {}
+        return judge | ({"teacher": self.teacher_as_policy()} if self.train.distill.enabled else {})
+
+    def teacher_as_policy(self) -> RunSettings:
+        """Return the settings with the teacher's model and engine instead of the policy's."""
+        return self.model_copy(
+            update={
+                "model": self.train.distill.model,
+                "makes_model": False,
+                "engine": self.train.distill.engine,
+                "run_dir": self.run_dir / "teacher",
+                "placement": PlacementSettings(engine=self.placement.teacher),
+            }
+        )
 
     def judge_as_policy(self) -> RunSettings:
         """Return the settings with the judge's model, engine and sampling instead of the policy's.

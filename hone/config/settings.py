@@ -23,6 +23,9 @@ class PlacementSettings(Settings):
     judge: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
     """GPUs of each server of the judge. `auto`: those after the engine's."""
 
+    teacher: Literal["auto"] | tuple[tuple[int, ...], ...] = "auto"
+    """GPUs of each server of the teacher (`train.distill`). `auto`: those after the judge's."""
+
     colocate: bool = False
     """Let the engine's servers share the trainer's GPUs: while it trains they sleep and free their memory."""
 
@@ -37,7 +40,7 @@ class PlacementSettings(Settings):
             raise ValueError(f'{value!r} is no device: set "auto", "cpu", "mps" or a list of GPUs, as [0, 1]')
         return value
 
-    @field_validator("engine", "judge", mode="before")
+    @field_validator("engine", "judge", "teacher", mode="before")
     @classmethod
     def _require_lists(cls, value: Any) -> Any:
         if value != "auto" and not (isinstance(value, (list, tuple)) and all(map(_numbers, value))):

@@ -12,7 +12,7 @@ from hone.policy.engine import EngineError
 from hone.policy.engines.client import Http, Refused, new_session
 from hone.policy.engines.managed_server import CONTEXT_SLACK, ManagedServer, require_free
 from hone.policy.engines.open import CLIENTS
-from hone.policy.engines.replica import run_preflight
+from hone.policy.engines.preflight import run_preflight
 from hone.policy.errors import PolicyError
 from hone.policy.hub import find_model
 from hone.policy.model import DEFAULT_CONTEXT, load_tokenizer, longest_context

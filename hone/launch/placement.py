@@ -17,7 +17,7 @@ from hone.utils.devices import find_devices
 def place(settings: RunSettings, command: Command) -> RunSettings:
     """Return the settings with the devices of this machine in place of `auto`.
 
-    `placement.engine` and `placement.judge` are then () for servers that have no GPU of their own, and
+    `placement.engine`, `.judge` and `.teacher` are then () for servers that have no GPU of their own, and
     `placement.colocate` says whether the engine sleeps while training. Raises ConfigError, DeviceError.
     """
     found = resolve_placement(settings, devices_of_run(settings, find_devices()), command)
@@ -25,6 +25,7 @@ def place(settings: RunSettings, command: Command) -> RunSettings:
         trainer="auto" if found.trainer == "none" else found.trainer,
         engine=found.engine,
         judge=found.judge,
+        teacher=found.teacher,
         colocate=found.sleeps,
         nodes=settings.placement.nodes,
     )

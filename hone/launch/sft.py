@@ -6,6 +6,7 @@ The start model of a run is a tiny model with random weights, trained on demonst
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,15 +24,17 @@ from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.chat import encode_conversation
 from hone.policy.errors import PolicyError
 from hone.policy.model import make_renderer
+from hone.policy.rendering import ChatRenderer
 from hone.policy.reply import ToolSpec
 from hone.policy.tiny import make_tiny
+from hone.policy.vocabulary import knows_tokens
 from hone.rollout import demonstrations
-from hone.rollout.conversations import load_examples
 from hone.rollout.demonstrations import Demonstration
 from hone.rollout.lock import RunLock
+from hone.rollout.selection import select
 from hone.tasks.sources import load_splits
 from hone.train.loss import CrossEntropy
-from hone.train.sft import demonstration_samples
+from hone.train.sft import Encode, demonstration_samples
 from hone.train.sft import sft as fit
 from hone.types import Message, Task, TokenTree, Trajectory
 
@@ -47,14 +50,23 @@ class SftReport:
 def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
     """Train `settings.model` on the demonstrations; continue from the last checkpoint.
 
-    The demonstrations come from `demonstrations.path` (a file, or a run with resolved rollouts), or are
-    recorded first.
+    The demonstrations come from `demonstrations.path`, or are recorded first. What is kept of those, and why
+    the others are not, is noted and written to `selection.jsonl` of the run directory.
     """
     claim(settings)
-    path = settings.demonstrations.path
-    if path is None:
+    wanted = settings.demonstrations
+    if not wanted.path:
         return run_sft(settings, asyncio.run(_open_and_record(settings, reporter)), reporter)
-    return run_sft(settings, load_examples(path), reporter)
+    selection = select(wanted.path, only_resolved=wanted.only_resolved, per_task=wanted.per_task)
+    selection.write(settings.run_dir / "selection.jsonl")
+    for line in selection.table():
+        reporter.note(line)
+    if not selection.examples:
+        raise ConfigError(
+            f"none of the {len(selection.choices)} conversations of demonstrations.path is left to train on: "
+            f"{settings.run_dir / 'selection.jsonl'} says why; name others"
+        )
+    return run_sft(settings, selection.examples, reporter)
 
 
 async def _open_and_record(settings: RunSettings, reporter: Reporter) -> list[Demonstration]:
@@ -83,10 +95,9 @@ def run_sft(
     """Train in a claimed run directory from its last checkpoint; blocks."""
     pin_policy(settings)
     policy = load_policy(place(settings, "sft"))
-    _require_thinking(settings, policy, examples)
 
-    def encode(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
-        return encode_conversation(policy.renderer, policy.tokenizer, messages, tools=tools)
+    def keeps_tokens(trajectory: Trajectory) -> bool:
+        return knows_tokens(policy.tokenizer, trajectory)
 
     last: Mapping[str, float] = {}
     with (
@@ -111,7 +122,7 @@ def run_sft(
 
         checkpoint = fit(
             learner,
-            demonstration_samples(examples, encode),
+            demonstration_samples(examples, encoder(policy), keeps_tokens),
             settings.sft,
             run_dir=settings.run_dir,
             tokenizer=policy.tokenizer,
@@ -126,24 +137,36 @@ def run_sft(
     )
 
 
-def _require_thinking(
-    settings: RunSettings, policy: Policy, examples: Sequence[Demonstration | Trajectory]
-) -> None:
-    """Raise ConfigError for conversations whose prompts tell the model something else about reasoning."""
-    assert settings.model is not None, "it is loaded"
-    thinking = settings.model.thinking
-    others = sum(isinstance(each, Demonstration) and each.thinking == (not thinking) for each in examples)
-    if not others:
-        return
+def encoder(policy: Policy) -> Encode:
+    """Return a function that tokenises a conversation with the policy's renderer, its tools and its thinking.
+
+    It raises ConfigError for an `enable_thinking` that the renderer cannot write, PolicyError for messages
+    that it cannot render.
+    """
+    renderer = functools.cache(functools.partial(_renderer, policy))
+
+    def encode(messages: Sequence[Message], tools: Sequence[ToolSpec], thinking: bool | None) -> TokenTree:
+        return encode_conversation(renderer(thinking), policy.tokenizer, messages, tools=tools)
+
+    return encode
+
+
+def _renderer(policy: Policy, thinking: bool | None) -> ChatRenderer:
+    """Return the renderer of conversations whose prompts do or do not let the model reason.
+
+    None: as `model.thinking` says. A family whose prompts say nothing about it has one renderer. Raises
+    ConfigError where the chat template has that switch and the renderer has not.
+    """
+    if thinking is None or thinking == policy.settings.thinking:
+        return policy.renderer
     try:
-        make_renderer(policy.tokenizer, settings.model.renderer, thinking=not thinking)
-    except PolicyError:
-        return  # the prompts of this family say nothing about it
-    raise ConfigError(
-        f"{others} of {len(examples)} conversations of {settings.demonstrations.path} have enable_thinking = "
-        f"{str(not thinking).lower()}, but model.thinking is {str(thinking).lower()}: set model.thinking = "
-        f"{str(not thinking).lower()}" + ("" if others == len(examples) else ", and train on one kind only")
-    )
+        return make_renderer(policy.tokenizer, policy.settings.renderer, thinking=thinking)
+    except PolicyError as error:
+        if "enable_thinking" in str(policy.tokenizer.chat_template):
+            raise ConfigError(
+                f"conversations with enable_thinking = {str(thinking).lower()} cannot be rendered: {error}"
+            ) from error
+        return policy.renderer
 
 
 def split_demonstrated(settings: RunSettings, tasks: Sequence[Task]) -> tuple[Sequence[Task], Sequence[Task]]:

@@ -19,6 +19,7 @@ from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim, claimed
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
 from hone.launch.sft import make_start_model, split_demonstrated
+from hone.launch.teacher import find_teacher, open_teacher
 from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
 from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings
@@ -87,6 +88,7 @@ async def run_training(
     _require_own_devices(settings)
     await asyncio.to_thread(pin_policy, settings)
     policy = await asyncio.to_thread(load_policy, settings)
+    teacher = await asyncio.to_thread(find_teacher, settings, policy)
     with (
         ExitStack() as stack,
         Ledger.open(settings.run_dir) as ledger,
@@ -98,6 +100,7 @@ async def run_training(
         display = TrainingDisplay(stage)
         async with (
             open_engine(policy, settings, stage.set_status) as engine,
+            open_teacher(settings, teacher, stage.set_status) as distill,
             open_scorers(settings, stage.set_status) as scorers,
             open_context(
                 runtime, settings, settings.agent, chats(policy, engine, settings), scorers
@@ -120,6 +123,7 @@ async def run_training(
                     max_staleness=settings.rollout.max_staleness,
                     busy=context.busy,
                     metrics_of_rollouts=pipeline.metrics,
+                    distill=distill,
                     is_masked=lambda trajectory: is_masked(trajectory, settings.rollout),
                     on_step=display.on_step,
                     while_training=lambda: while_training(engine, settings),
@@ -141,8 +145,14 @@ def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
     """Train `settings.model` on the first `train.steps` batches of `run` into the new `settings.run_dir`.
 
-    Raises LedgerError if `run` is not a run directory, StoreError for a damaged rollout.
+    Raises LedgerError if `run` is not a run directory, StoreError for a damaged rollout, ConfigError with a
+    teacher.
     """
+    if settings.train.distill.enabled:
+        raise ConfigError(
+            "a replay opens no engine, and train.distill needs its teacher's: replay a run without one, or "
+            "repeat this one with `hone train` and another run_dir"
+        )
     claim(settings)
     policy = load_policy(place_trainer(settings))
     with (
@@ -203,6 +213,8 @@ class TrainingDisplay:
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self.last = metrics
         self._reward = f"reward {metrics['reward']:+.2f}  resolved {100 * metrics['resolve_rate']:.0f} %  "
+        if "distill/kl" in metrics:
+            self._reward += f"KL to the teacher {metrics['distill/kl']:.3f}  "
         self._stage.set_status(f"{self._reward}{self._validated}".rstrip())
         self._stage.set_done(step + 1)
 

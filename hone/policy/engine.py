@@ -1,7 +1,7 @@
 """The engine interface: token ids in, token ids and log-probabilities out.
 
 Invariant: an engine returns the sampled ids and the log-probabilities of the sampling distribution; no later
-code re-encodes or re-scores them.
+code re-encodes or re-scores them. `score` gives the log-probabilities of another model's tokens.
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ def check_prompt(prompt_ids: Sequence[int] | Int32, vocabulary: int, context_tok
     if len(prompt) >= context_tokens:
         raise ContextOverflow(len(prompt), context_tokens)
     return prompt
+
+
+def check_scored(token_ids: Sequence[int] | Int32, start: int, vocabulary: int, context_tokens: int) -> Int32:
+    """Return the tokens to score as an array, as `check_prompt` does; they need the same room as a prompt.
+
+    Raises ValueError unless `start` is at least 1 and below the number of tokens.
+    """
+    tokens = check_prompt(token_ids, vocabulary, context_tokens)
+    if not 1 <= start < len(tokens):
+        raise ValueError(f"scores begin at token {start}: choose one from 1 to {len(tokens) - 1}")
+    return tokens
 
 
 def derive_seed(seed: int | None, index: int) -> int | None:
@@ -106,6 +117,15 @@ class Engine(Protocol):
 
         Cancelling the awaiting task frees the request's row in the batch.
         Raises ContextOverflow, EngineError.
+        """
+        ...
+
+    async def score(self, token_ids: Sequence[int] | Int32, start: int) -> Float32:
+        """Return [T - start]: the log-probability of each token from `start` on, after those before it.
+
+        It is that of softmax(logits), at temperature 1. Cancelling the awaiting task drops the request.
+        Raises ContextOverflow (for more than `context_tokens` - 1 tokens), EngineError, and ValueError for an
+        id out of range or a `start` that is not from 1 to T - 1.
         """
         ...
 

@@ -15,14 +15,15 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hone.policy.batch import Batch, DecodeRow
-from hone.policy.engine import Completion, EngineError, Sampling, check_prompt
+from hone.policy.engine import Completion, EngineError, Sampling, check_prompt, check_scored
+from hone.policy.scoring import ScoreRequest, next_batch, score_batch
 from hone.policy.settings import LocalEngineSettings
-from hone.types import Int32
+from hone.types import Float32, Int32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,6 +70,7 @@ class LocalEngine:
         self._wake = threading.Condition()
         self._waiting: list[tuple[DecodeRow, Future[Completion]]] = []
         self._running: dict[int, tuple[DecodeRow, Future[Completion]]] = {}
+        self._scoring: list[ScoreRequest] = []
         self._commands: list[_Command] = []
         self._paused = False
         self._closing = False
@@ -107,6 +109,16 @@ class LocalEngine:
             self._waiting.append((row, future))
             self._wake.notify()
         return await asyncio.wrap_future(future)
+
+    async def score(self, token_ids: Sequence[int] | Int32, start: int) -> Float32:
+        """Return log-probabilities of tokens (see `Engine.score`), a batch between two steps of replies."""
+        tokens = check_scored(token_ids, start, self._vocab_size, self.context_tokens)
+        request = ScoreRequest(tokens=tokens, start=start)
+        with self._wake:
+            self._require_open()
+            self._scoring.append(request)
+            self._wake.notify()
+        return await asyncio.wrap_future(request.done)
 
     async def release(self, session: str) -> None:
         await self._command(lambda: self._batch.sessions.drop(session))
@@ -188,6 +200,7 @@ class LocalEngine:
                 self._started.set()
             with torch.inference_mode():
                 while self._prepare_step():
+                    self._score()
                     self._batch.step()
                     self._deliver()
             failure: BaseException = EngineError("the local engine was closed")
@@ -224,13 +237,31 @@ class LocalEngine:
 
     def _has_work(self) -> bool:
         can_admit = bool(self._waiting) and not self._paused
-        return bool(self._closing or self._commands or self._running or can_admit)
+        can_score = bool(self._scoring) and not self._paused
+        return bool(self._closing or self._commands or self._running or can_admit or can_score)
+
+    def _score(self) -> None:
+        """Score one batch of the requests that wait."""
+        with self._wake:
+            self._scoring = [request for request in self._scoring if not request.done.cancelled()]
+            if self._paused or not self._scoring:
+                return
+            batch = next_batch(self._scoring, self._settings.prefill_tokens)
+            chosen = {id(request) for request in batch}
+            self._scoring = [request for request in self._scoring if id(request) not in chosen]
+        running = [request for request in batch if request.done.set_running_or_notify_cancel()]
+        try:
+            self._require_evaluation_mode()
+            scores = score_batch(self.model, running) if running else []
+        except BaseException as error:  # of any kind; it must reach these callers, and ends the engine
+            for request in running:
+                request.done.set_exception(EngineError(f"the local engine has stopped: {error}"))
+            raise
+        for request, values in zip(running, scores, strict=True):
+            request.done.set_result(values)
 
     def _admit(self, candidates: list[tuple[DecodeRow, Future[Completion]]]) -> None:
-        if self.model.training:
-            raise EngineError(
-                "the model is in training mode: pause the engine before training and resume it after"
-            )
+        self._require_evaluation_mode()
         futures = {id(row): future for row, future in candidates}
         taken = self._batch.admit([row for row, _ in candidates])
         ids = {id(row) for row in taken}
@@ -238,6 +269,12 @@ class LocalEngine:
             self._waiting = [entry for entry in self._waiting if id(entry[0]) not in ids]
         self._running.update({id(row): (row, futures[id(row)]) for row in taken})
         self._deliver()
+
+    def _require_evaluation_mode(self) -> None:
+        if self.model.training:
+            raise EngineError(
+                "the model is in training mode: pause the engine before training and resume it after"
+            )
 
     def _deliver(self) -> None:
         for row, future in list(self._running.values()):
@@ -264,9 +301,10 @@ class LocalEngine:
     def _fail_all(self, failure: BaseException) -> None:
         with self._wake:
             self._closing = True
-            futures: list[Future[Completion] | Future[None]] = [command.done for command in self._commands]
+            futures: list[Future[Any]] = [command.done for command in self._commands]
+            futures += [request.done for request in self._scoring]
             futures += [future for _, future in (*self._waiting, *self._running.values())]
-            self._waiting, self._commands = [], []
+            self._waiting, self._scoring, self._commands = [], [], []
             self._running.clear()
         for future in futures:
             if future.set_running_or_notify_cancel():

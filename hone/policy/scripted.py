@@ -165,6 +165,10 @@ class ScriptedEngine:
                     return index
         raise EngineError(f"the script has no reply left for session {session!r}: it has {len(self._ids)}")
 
+    async def score(self, token_ids: Sequence[int] | Int32, start: int) -> Float32:
+        """Return fake log-probabilities."""
+        return fake_logprobs(len(token_ids) - start, 0)
+
     async def release(self, session: str) -> None:
         self._unused.pop(session, None)
         self._drops.pop(session, None)

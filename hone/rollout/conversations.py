@@ -45,14 +45,30 @@ _MESSAGE = [*_TEXTS, ("tool_calls", pa.list_(_CALL))]
 _REASONING = ("reasoning_content", pa.string())
 
 
-def load_examples(path: Path) -> Sequence[Demonstration | Trajectory]:
+Example = Demonstration | Trajectory
+
+
+def load_examples(path: Path) -> Sequence[Example]:
     """Return the conversations of a file, or the resolved rollouts of a run's or an evaluation's directory.
 
     Raises StoreError when they cannot be read.
     """
+    return [e for e in load_all(path) if not isinstance(e, Trajectory) or solved(e.outcome, e.verdict)]
+
+
+def load_all(path: Path) -> Sequence[Example]:
+    """Return the conversations of a file, or all rollouts of a run's or an evaluation's directory.
+
+    Raises StoreError when they cannot be read.
+    """
     if path.is_dir():
+        if not (path / "rollouts").is_dir():
+            raise StoreError(
+                f"{path} has no folder rollouts: name the directory of a run, of an evaluation (as `hone "
+                "eval` prints it) or of one temperature of a sweep"
+            )
         store = Store(path / "rollouts")
-        return [t for t in map(store.load, store.names()) if solved(t.outcome, t.verdict)]
+        return [store.load(name) for name in store.names()]
     return read_conversations(path) if path.suffix in PARQUET else demonstrations.load(path)
 
 

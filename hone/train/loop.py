@@ -1,6 +1,7 @@
 """The main loop of reinforcement learning.
 
-    collect -> advantages -> samples -> train -> new version -> metrics -> checkpoint -> ledger
+    collect -> advantages -> samples (-> a teacher's scores) -> train -> new version -> metrics -> checkpoint
+        -> ledger
 
 Rollouts go on in the background while a step trains, as far as `max_staleness` allows. The next step begins
 while the checkpoint is written, and the ledger commits the step once it is complete. After `commit_step(k)`,
@@ -47,7 +48,7 @@ class TrainRun:
 
     `collect(step)`, inside of `collecting`, returns the rollouts that the step consumes. After
     `publish(version)` returns, the engine samples from the trainer's current weights and marks the tokens
-    with `version`.
+    with `version`. `distill` returns the samples with a teacher's advantages, and metrics.
     """
 
     run_dir: Path
@@ -69,6 +70,7 @@ class TrainRun:
     while_training: Callable[[], AbstractAsyncContextManager[None]] = nullcontext  # around each training step
     warn: Callable[[str], None] = log.warning
     validator: Validator | None = None
+    distill: Callable[[Sequence[Sample]], Awaitable[tuple[list[Sample], dict[str, float]]]] | None = None
 
 
 async def train(run: TrainRun) -> None:
@@ -104,6 +106,9 @@ async def _train(run: TrainRun) -> None:
             advantages, samples = to_samples(trajectories, run.settings, run.is_masked)
             metrics = describe(trajectories, advantages, samples) | staleness(samples, step)
             require_fresh(samples, step, run.max_staleness)
+            if run.distill is not None:
+                samples, scored = await run.distill(samples)
+                metrics |= scored
             async with run.while_training():
                 with run.busy.trainer.use():
                     metrics |= await train_step(run.trainer, samples, step)

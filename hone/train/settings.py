@@ -13,6 +13,7 @@ from hone.train.algorithms.grpo import GrpoSettings
 from hone.train.algorithms.registry import AnyAlgorithmSettings
 from hone.train.algorithms.rule import loss_rule
 from hone.train.corrections import AnyCorrectionSettings, NoCorrectionSettings
+from hone.train.distill_settings import DistillSettings
 
 Tree = Literal["auto", "off", "mask", "depth_first"]
 
@@ -318,6 +319,9 @@ class TrainSettings(LearnerSettings):
 
     algorithm: AnyAlgorithmSettings = GrpoSettings()
     """From rewards to advantages, with the defaults of the loss."""
+
+    distill: DistillSettings = DistillSettings()
+    """Advantages from a teacher."""
 
     loss: LossSettings = LossSettings()
     """From advantages to a loss."""

@@ -25,21 +25,28 @@ from hone.train.settings import BatchSettings, SftSettings
 from hone.train.trainer import Trainer
 from hone.types import Message, Sample, TokenTree, Trajectory
 
-Encode = Callable[[Sequence[Message], Sequence[ToolSpec]], TokenTree]
+Encode = Callable[[Sequence[Message], Sequence[ToolSpec], bool | None], TokenTree]
+"""(messages, tools, whether the prompts let the model reason; None: not known) -> tokens"""
 
 
-def demonstration_samples(examples: Iterable[Demonstration | Trajectory], encode: Encode) -> list[Sample]:
+def demonstration_samples(
+    examples: Iterable[Demonstration | Trajectory],
+    encode: Encode,
+    keeps_tokens: Callable[[Trajectory], bool] = lambda trajectory: True,
+) -> list[Sample]:
     """Return samples with weight 1 on the assistant's tokens.
 
-    A trajectory that an engine sampled keeps its tokens. A trajectory without tokens (of a scripted agent)
-    and a demonstration are tokenised by `encode`, which renders the messages as a rollout does.
+    A trajectory that an engine sampled keeps its tokens where `keeps_tokens` says so: where they are of the
+    trained model's tokenizer. Any other trajectory, and a demonstration, is tokenised by `encode`, which
+    renders the messages as a rollout does.
     """
     samples: list[Sample] = []
     for example in examples:
-        if isinstance(example, Trajectory) and example.tree.sampled_tokens:
+        if isinstance(example, Trajectory) and example.tree.sampled_tokens and keeps_tokens(example):
             tree = example.tree
         else:
-            tree = encode(example.messages, example.tools)
+            thinking = example.thinking if isinstance(example, Demonstration) else None
+            tree = encode(example.messages, example.tools, thinking)
         samples += tree_samples(tree, rollout_id=example.rollout_id, group_id=example.task_id, advantage=1.0)
     return samples
 

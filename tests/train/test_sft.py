@@ -103,7 +103,7 @@ def test_demonstrations_train_assistant_text_and_stop_token(tmp_path: Path) -> N
     words = load_tokenizer(tmp_path / "model")
     renderer = make_renderer(words)
 
-    def encode(said: Sequence[Message], tools: Sequence[ToolSpec]) -> TokenTree:
+    def encode(said: Sequence[Message], tools: Sequence[ToolSpec], thinking: bool | None) -> TokenTree:
         return encode_conversation(renderer, words, said, tools=tools)
 
     scripted = replace(trajectory("demo", tree=TokenTree()), messages=tuple(messages))
@@ -113,6 +113,9 @@ def test_demonstrations_train_assistant_text_and_stop_token(tmp_path: Path) -> N
     first = int(np.flatnonzero(demo.weight)[0])
     assert demo.tokens[:first].tolist() == renderer.render_ids(messages[:2], add_generation_prompt=True)
     assert kept.tokens.tolist() == np.concatenate([n.tokens for n in drawn.tree.nodes]).tolist()
+    foreign = replace(drawn, messages=tuple(messages))  # its tokens are another tokenizer's
+    (again,) = demonstration_samples([foreign], encode, keeps_tokens=lambda _: False)
+    assert again.tokens.tolist() == demo.tokens.tolist()
     with MetricsWriter(tmp_path, tensorboard=False) as metrics:
         path = sft(
             sft_learner(load_model(tmp_path / "model"), SETTINGS),

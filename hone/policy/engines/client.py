@@ -90,6 +90,12 @@ class CompletionChunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTokens:
+    logprobs: Float32  # [T - start], at temperature 1
+    label: str  # the server's name for the weights that computed them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     context_tokens: int  # prompt and reply together
     label: str  # the server's name for its weights; "default" before the first update
@@ -119,6 +125,10 @@ class EngineClient(ABC):
 
     @abstractmethod
     async def generate(self, request: GenerateRequest, *, timeout_s: float) -> CompletionChunk: ...
+
+    @abstractmethod
+    async def score(self, tokens: Sequence[int], start: int, *, timeout_s: float) -> ScoredTokens:
+        """Return the log-probabilities of the tokens from `start` on, which is at least 1."""
 
     @abstractmethod
     async def top_logprobs(

@@ -12,24 +12,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import math
-from collections import OrderedDict
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Hashable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from hone.policy.engine import Completion, ContextOverflow, EngineError, Sampling, check_prompt
+from hone.policy.engine import (
+    Completion,
+    ContextOverflow,
+    EngineError,
+    Sampling,
+    check_prompt,
+    check_scored,
+)
+from hone.policy.engines.balance import Homes, choose
 from hone.policy.engines.client import (
     CompletionChunk,
     PartialCompletion,
@@ -38,15 +37,12 @@ from hone.policy.engines.client import (
     WeightMismatch,
 )
 from hone.policy.engines.replica import FleetSpec, Proof, Replica, Weights
-from hone.types import Int32
+from hone.types import Float32, Int32
 from hone.utils.concurrency import cancel_all, task_group
 
 log = logging.getLogger(__name__)
-Server = TypeVar("Server", bound=Hashable)
+Answer = TypeVar("Answer")
 
-SLACK = 4  # requests that any replica may have, whatever the load of the others
-STRETCH = 1.5  # of its fair share of all requests that a replica may have
-_MAX_SESSIONS = 100_000  # conversations whose server is remembered
 _BACKOFF_S = 0.25  # before the first retry; doubles
 _MAX_BACKOFF_S = 8.0
 _ABORT_INTERVAL_S = 0.25
@@ -65,6 +61,14 @@ async def open_fleet(spec: FleetSpec) -> AsyncGenerator[Fleet]:
         await fleet.close()
 
 
+@dataclass(slots=True)
+class _Attempts:
+    """At one request, or at all parts of one reply."""
+
+    failures: int = 0
+    failed: Replica | None = None  # the last one
+
+
 class Fleet:
     """An `Engine`. Use `open_fleet`."""
 
@@ -73,7 +77,7 @@ class Fleet:
         self._partial = spec.partial
         self._vocabulary = spec.vocabulary
         self._replicas = [Replica(process, spec) for process in spec.processes]
-        self._session_replicas: OrderedDict[str, Replica] = OrderedDict()
+        self._homes: Homes[Replica] = Homes()
         self._version = 0
         self._pauses = 0  # requests wait while this is positive
         self._updating_weights = False  # whether the servers are loading new weights
@@ -105,33 +109,59 @@ class Fleet:
         prompt = check_prompt(prompt_ids, self._vocabulary, self.context_tokens)
         room = self.context_tokens - len(prompt)
         partial = PartialCompletion(prompt.tolist(), sampling, min(sampling.max_tokens, room))
-        failures, failed, timeout_s = 0, None, self._settings.request_timeout_s
+        attempts = _Attempts()
+
+        async def sample(replica: Replica) -> tuple[CompletionChunk, Int32]:
+            request = partial.next_request()
+            chunk, versions = await replica.generate(request, timeout_s=self._settings.request_timeout_s)
+            return _hide_truncated_logprobs(chunk, replica, sampling), versions
+
         while partial.finish is None:
-            replica = await self._acquire_replica(session, failed)
+            partial.add(*await self._ask(sample, attempts, session, len(prompt)))
+        return partial.completion()
+
+    async def score(self, token_ids: Sequence[int] | Int32, start: int) -> Float32:
+        """Return log-probabilities of tokens (see `Engine.score`); a failed request is sent again."""
+        tokens = check_scored(token_ids, start, self._vocabulary, self.context_tokens).tolist()
+
+        def score(replica: Replica) -> Awaitable[Float32]:
+            return replica.score(tokens, start, timeout_s=self._settings.request_timeout_s)
+
+        return await self._ask(score, _Attempts(), None, len(tokens))
+
+    async def _ask(
+        self,
+        send: Callable[[Replica], Awaitable[Answer]],
+        attempts: _Attempts,
+        session: str | None,
+        prompt_tokens: int,
+    ) -> Answer:
+        """Return what `send` gets from a replica; after a failure send again, to another one if possible.
+
+        `attempts` counts the failures of one reply. Raises ContextOverflow, EngineError.
+        """
+        while True:
+            replica = await self._acquire_replica(session, attempts.failed)
             try:
-                chunk, versions = await replica.generate(partial.next_request(), timeout_s=timeout_s)
+                return await send(replica)
             except ServerUnavailable as error:
-                failures, failed = failures + 1, replica
+                attempts.failures, attempts.failed = attempts.failures + 1, replica
                 self._mark_unhealthy(replica, error)
-                if failures > self._settings.retries:
+                if attempts.failures > self._settings.retries:
                     raise EngineError(
-                        f"{failures} attempts to get a reply failed; the last error: {error}"
+                        f"{attempts.failures} attempts to get a reply failed; the last error: {error}"
                     ) from error
             except Refused as error:
                 if replica.client.is_overflow(str(error)):
-                    raise ContextOverflow(len(prompt), self.context_tokens) from error
+                    raise ContextOverflow(prompt_tokens, self.context_tokens) from error
                 raise
-            else:
-                partial.add(_hide_truncated_logprobs(chunk, replica, sampling), versions)
-                continue
             finally:
                 replica.in_flight -= 1
                 self._notify()
-            await asyncio.sleep(min(_BACKOFF_S * 2 ** (failures - 1), _MAX_BACKOFF_S))
-        return partial.completion()
+            await asyncio.sleep(min(_BACKOFF_S * 2 ** (attempts.failures - 1), _MAX_BACKOFF_S))
 
     async def release(self, session: str) -> None:
-        self._session_replicas.pop(session, None)
+        self._homes.drop(session)
 
     async def pause(self) -> None:
         """Wait for the requests in flight and hold new ones back; one `resume` undoes one `pause`."""
@@ -239,7 +269,7 @@ class Fleet:
     def _ready(self) -> list[Replica]:
         return [replica for replica in self._replicas if replica.healthy and replica.version == self._version]
 
-    async def _acquire_replica(self, session: str, failed: Replica | None) -> Replica:
+    async def _acquire_replica(self, session: str | None, failed: Replica | None) -> Replica:
         """Choose the server of a request and count the request as in flight there; avoid `failed`.
 
         Waits while requests are held back, and up to `ready_timeout_s` for a healthy server. Raises
@@ -253,11 +283,8 @@ class Fleet:
             if ready := self._ready():
                 ready = [replica for replica in ready if replica is not failed] or ready
                 loads = {replica: replica.in_flight for replica in ready}
-                replica = choose(loads, self._session_replicas.get(session))
-                self._session_replicas[session] = replica
-                self._session_replicas.move_to_end(session)
-                while len(self._session_replicas) > _MAX_SESSIONS:
-                    self._session_replicas.popitem(last=False)
+                replica = choose(loads, self._homes.get(session))
+                self._homes.set(session, replica)
                 replica.in_flight += 1
                 return replica
             try:
@@ -363,27 +390,6 @@ class Fleet:
             name, version = replica.process.name, replica.version
             log.warning("engine server %s is healthy again with weight version %d", name, version)
             self._notify()
-
-
-def choose(loads: Mapping[Server, int], home: Server | None) -> Server:
-    """Return the replica for one more request: the one with the conversation's KV cache unless overloaded.
-
-    That is `home`, the conversation's last replica, while it has fewer than `max_load(loads)` requests;
-    otherwise the least loaded.
-
-    Args:
-        loads: requests in flight per replica.
-
-    Example: loads {a: 5, b: 0}, home a -> b, since one may have max(4, ceil(1.5 * 6 / 2)) = 5 at most.
-    """
-    if home is not None and home in loads and loads[home] < max_load(loads):
-        return home
-    return min(loads, key=lambda server: loads[server])
-
-
-def max_load(loads: Mapping[Server, int]) -> int:
-    """Return how many requests one replica may have, the new one included."""
-    return max(SLACK, math.ceil(STRETCH * (sum(loads.values()) + 1) / len(loads)))
 
 
 def _hide_truncated_logprobs(chunk: CompletionChunk, replica: Replica, sampling: Sampling) -> CompletionChunk:

@@ -23,6 +23,7 @@ from hone.policy.engines.client import (
     GenerateRequest,
     Http,
     Refused,
+    ScoredTokens,
     ServerInfo,
     ServerUnavailable,
     holds_adapters,
@@ -73,6 +74,12 @@ class Sglang(EngineClient):
             "sampling_seed": request.seed,
         }
         return parse_chunk(self.url, await self._generate(request.prompt, parameters, timeout_s=timeout_s))
+
+    async def score(self, tokens: Sequence[int], start: int, *, timeout_s: float) -> ScoredTokens:
+        parameters = {"max_new_tokens": 1, "temperature": 1.0}
+        # the first token that a server reports has no log-probability
+        reply = await self._generate(tokens, parameters, logprob_start_len=start - 1, timeout_s=timeout_s)
+        return parse_scores(self.url, reply, tokens[start:])
 
     async def top_logprobs(
         self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
@@ -168,6 +175,7 @@ class Sglang(EngineClient):
         parameters: Mapping[str, Any],
         *,
         top_logprobs_num: int = 0,
+        logprob_start_len: int = -1,  # none of the prompt
         timeout_s: float = 120.0,
     ) -> dict[str, Any]:
         plain = {"skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False}
@@ -176,10 +184,25 @@ class Sglang(EngineClient):
             "sampling_params": {**plain, **parameters},
             "return_logprob": True,
             "top_logprobs_num": top_logprobs_num,
+            "logprob_start_len": logprob_start_len,
         }
         if self._adapter:
             body["lora_path"] = self._adapter
         return await self.http.post("/generate", body, timeout_s=timeout_s)
+
+
+def parse_scores(url: str, reply: Mapping[str, Any], scored: Sequence[int]) -> ScoredTokens:
+    """Parse the scores of `scored`, the end of a prompt. Raises ServerUnavailable if they do not match."""
+    meta = reply["meta_info"]
+    entries: list[Any] = meta["input_token_logprobs"][1:]  # [[log-probability, id, text], ...]
+    named = [entry[1] for entry in entries]
+    # SGLang names the last token of its vocabulary 0
+    if len(named) != len(scored) or any(n not in (t, 0) for n, t in zip(named, scored, strict=True)):
+        raise ServerUnavailable(f"{url} returned log-probabilities of other tokens than it was asked for")
+    logprobs = np.asarray([entry[0] for entry in entries], np.float32)
+    if not np.isfinite(logprobs).all():
+        raise ServerUnavailable(f"{url} gave a token of the prompt no probability: its weights are corrupt")
+    return ScoredTokens(logprobs=logprobs, label=str(meta["weight_version"]))
 
 
 def parse_chunk(url: str, reply: Mapping[str, Any]) -> CompletionChunk:

@@ -24,6 +24,7 @@ from hone.policy.engines.client import (
     GenerateRequest,
     Http,
     Refused,
+    ScoredTokens,
     ServerInfo,
     ServerUnavailable,
     holds_adapters,
@@ -74,6 +75,11 @@ class Vllm(EngineClient):
         }
         choice = await self._generate(request.prompt, parameters, timeout_s=timeout_s)
         return parse_chunk(self.url, choice, len(request.prompt))
+
+    async def score(self, tokens: Sequence[int], start: int, *, timeout_s: float) -> ScoredTokens:
+        parameters = {"max_tokens": 1, "temperature": 1.0, "logprobs": 0, "prompt_logprobs": 0}
+        reply = await self._request(tokens, parameters, timeout_s=timeout_s)
+        return parse_scores(self.url, reply, tokens, start)
 
     async def top_logprobs(
         self, prompt: Sequence[int], *, temperature: float, top_k: int = 0
@@ -177,6 +183,17 @@ class Vllm(EngineClient):
         output_mode: str = "tokens",
         timeout_s: float = 120.0,
     ) -> dict[str, Any]:
+        reply = await self._request(prompt, parameters, output_mode=output_mode, timeout_s=timeout_s)
+        return reply["choices"][0]
+
+    async def _request(
+        self,
+        prompt: Sequence[int],
+        parameters: Mapping[str, Any],
+        *,
+        output_mode: str = "tokens",
+        timeout_s: float,
+    ) -> dict[str, Any]:
         # The caller defines the stop tokens, not the generation config.
         given = {"ignore_eos": True, "detokenize": False, **parameters}
         body: dict[str, Any] = {
@@ -187,12 +204,24 @@ class Vllm(EngineClient):
         if self._has_adapter:
             body["model"] = ADAPTER
         try:
-            reply = await self.http.post("/inference/v1/generate", body, timeout_s=timeout_s)
+            return await self.http.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except Refused as error:
             if error.status in (403, 404):
                 raise _missing_route(self.url, error) from error
             raise
-        return reply["choices"][0]
+
+
+def parse_scores(url: str, reply: Mapping[str, Any], tokens: Sequence[int], start: int) -> ScoredTokens:
+    """Parse the scores of a prompt. Raises ServerUnavailable if a token has none."""
+    entries: list[dict[str, Any] | None] = reply["prompt_logprobs"]  # the first token has none
+    choice = reply["choices"][0]
+    said = [(entry or {}).get(str(token)) for token, entry in zip(tokens, entries, strict=True)][start:]
+    if any(each is None for each in said):
+        raise ServerUnavailable(f"{url} returned log-probabilities of other tokens than it was asked for")
+    logprobs = np.asarray([each["logprob"] for each in said if each is not None], np.float32)
+    if logprobs.min() <= NO_LOGPROB:
+        raise ServerUnavailable(f"{url} gave a token of the prompt no probability: its weights are corrupt")
+    return ScoredTokens(logprobs=logprobs, label=str(choice["weight_versions"][0]["version"]))
 
 
 def parse_chunk(url: str, choice: Mapping[str, Any], prompt_tokens: int) -> CompletionChunk:

@@ -192,7 +192,7 @@ class SglangServer:
             "prompt_tokens": len(prompt),
             "weight_version": self.label,
             "num_retractions": 0,
-            "input_token_logprobs": [],
+            "input_token_logprobs": self._scores(prompt, body.get("logprob_start_len", -1)),
             "output_token_logprobs": entries,
             "output_token_logprobs_length": len(entries),
             "reasoning_tokens": 0,
@@ -207,6 +207,16 @@ class SglangServer:
             meta["output_top_logprobs"] = top
         text = self.tokenizer.decode(out, skip_special_tokens=False)
         return {"text": text, "output_ids": out, "meta_info": meta}
+
+    def _scores(self, prompt: list[int], start: int) -> list[list[Any]]:
+        """Return the entries of the tokens from `start` on; the first has no log-probability."""
+        if start < 0:
+            return []
+        entries: list[list[Any]] = [[None, prompt[start], None]]
+        for last, token in zip(prompt[start:], prompt[start + 1 :], strict=False):
+            named = token if token < self.vocabulary - 1 else 0
+            entries.append([float(toy_logprobs(self.seed, last, self.vocabulary)[token]), named, None])
+        return entries
 
     def _draw(
         self, last: int, parameters: dict[str, Any], draws: np.random.Generator

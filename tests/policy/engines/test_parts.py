@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from hone.policy.engine import Finish, Sampling
+from hone.policy.engines.balance import SLACK, choose, max_load
 from hone.policy.engines.client import CompletionChunk, PartialCompletion, ServerUnavailable
-from hone.policy.engines.fleet import SLACK, choose, max_load
 from hone.policy.engines.vllm import parse_chunk
 from hone.policy.settings import AnyEngineSettings
 

@@ -151,6 +151,24 @@ def test_concurrent_long_prompts_keep_their_seeds(use: Use, models):
     assert max(worst(models[0], p, r, 1.0, 0) for p, r in zip(prompts[:8], replies, strict=False)) <= 1e-4
 
 
+def test_scores_match_the_model(use: Use, models):
+    """Of prompts that share a prefix, which the server has cached from the second one on."""
+    prompts = [[*PROMPT, *range(60 + i, 160)] for i in range(4)]
+
+    async def job(fleet: Fleet):
+        await fleet.generate(prompts[0], Sampling(max_tokens=1), session="s")
+        return await asyncio.gather(*(fleet.score(prompt, 1 + 20 * i) for i, prompt in enumerate(prompts)))
+
+    model = load_model(models[0])
+    for i, (prompt, scores) in enumerate(zip(prompts, use(job), strict=True)):
+        start, ids = 1 + 20 * i, torch.tensor([prompt])
+        with torch.inference_mode():
+            every = torch.log_softmax(model(ids).logits[0, start - 1 : -1], -1)
+        own = every.gather(1, ids[0, start:, None])[:, 0].numpy()
+        assert scores.shape == own.shape
+        assert np.abs(scores - own).max() <= 1e-4
+
+
 def test_truncated_sampling_reports_full_logprobs_or_none(use: Use, models, kind: str):
     """vLLM reports truncated distributions, which cannot be trained on."""
 
