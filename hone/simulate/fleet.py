@@ -11,7 +11,7 @@ import math
 from collections import deque
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.fleet import SLACK, STRETCH
+from hone.policy.engines.balance import SLACK, STRETCH
 from hone.utils.busy import BusyMeter
 
 RETRIES = 3  # of a reply whose server died; see `RemoteEngineSettings.retries`

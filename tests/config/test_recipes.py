@@ -60,7 +60,7 @@ def test_run_directory_defaults_to_the_recipe_name(tmp_path: Path):
         ),
         (
             '[train.algorithm]\nname = "rloo"\nnormalise_std = false\n',
-            "line 3: train.algorithm.normalise_std has no effect with train.algorithm.name = 'rloo': remove it",
+            "line 3: train.algorithm.normalise_std has no effect with train.algorithm.name = 'rloo'",
         ),
         (
             '[train.algorithm]\nname = "step_wise"\nreward = "final"\n',
