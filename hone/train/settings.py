@@ -22,10 +22,10 @@ class LossSettings(Settings):
     """The loss, given advantages."""
 
     clip_low: float | None = Field(default=None, ge=0, lt=1)
-    """The probability ratio is clipped below 1 - clip_low; default: the algorithm's own, such as 0.2."""
+    """The probability ratio is clipped below 1 - clip_low. Default: the algorithm's own, such as 0.2."""
 
     clip_high: float | None = Field(default=None, ge=0)
-    """The probability ratio is clipped above 1 + clip_high; default: the algorithm's own, such as 0.2."""
+    """The probability ratio is clipped above 1 + clip_high. Default: the algorithm's own, such as 0.2."""
 
     dual_clip: float = Field(default=10.0, gt=1)
     """Largest ratio of a token with a negative advantage, which PPO's clip leaves unbounded

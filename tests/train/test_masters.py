@@ -38,7 +38,7 @@ def test_gradients_of_several_passes_are_added_in_float32() -> None:
     samples = with_logprobs(multi_turn_samples(8), tiny_model())
     model = tiny_model(dtype=torch.bfloat16)
     trainer = trainer_of(model)
-    rows = trainer._rows(samples)
+    rows, _ = trainer._rows(samples)
     learner = learner_of(trainer)
     summed: dict[str, torch.Tensor] = {}
     for row in rows:
