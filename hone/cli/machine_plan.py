@@ -58,6 +58,8 @@ def plan(
 
     settings = resolve(recipe, sets or (), command=command)
     devices = _devices(settings, gpus, gpu_memory, nodes, host_memory)
+    if simulate and command != "train":
+        raise UsageError(f"--simulate has no effect with --command {command}: it simulates a training")
     if simulate:
         from hone.cli.simulated import print_simulation
 
