@@ -122,7 +122,7 @@ def plan_simulation(settings: RunSettings, *, max_staleness: int, servers: int, 
     """Return the simulation of a run with other numbers: the window fills, then some are measured."""
     first = 2 * (max_staleness + 1)
     batch = settings.groups_per_step * settings.rollout.group_size
-    last = first + (settings.simulate.steps or max(_STEPS, -(-_ROLLOUTS // batch)))
+    last = first + (settings.simulate.steps or max(first, _STEPS, -(-_ROLLOUTS // batch)))
     changed = {"max_staleness": max_staleness, "concurrent_episodes": sandboxes}
     return Simulation(
         rollout=settings.rollout.model_copy(update=changed),
