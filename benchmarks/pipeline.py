@@ -35,7 +35,7 @@ from hone.simulate.virtual_time import run
 from hone.simulate.workload import GivenWorkload
 
 STALENESS = (0, 1, 2, 4, 8)
-SERVERS, GROUP_SIZE, MEASURED = 64, 8, 4
+SERVERS, GROUP_SIZE, MEASURED = 64, 8, 8
 SETTINGS = SimulateSettings(
     tasks=1024,
     start_s=1.0,
@@ -78,7 +78,7 @@ def tail(given: GivenWorkload, rollouts: int = 20_000) -> tuple[float, float]:
 
 
 def simulation(max_staleness: int, *, groups: int, places: int) -> Simulation:
-    first = max_staleness + 3  # the first window, and two steps more
+    first = 2 * (max_staleness + 1)  # the first window, and as long again
     return Simulation(
         rollout=RolloutSettings(
             group_size=GROUP_SIZE,

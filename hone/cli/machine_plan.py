@@ -12,7 +12,7 @@ from hone.cli.errors import FAILED, UsageError
 from hone.cli.options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
-    from hone.config import RunSettings
+    from hone.config import Command, RunSettings
     from hone.utils.devices import Devices
 
 
@@ -50,20 +50,29 @@ def plan(
 
     [bold]Example[/bold]: hone plan recipes/debugger-8b.toml --gpus 4 --gpu-memory 80
     """
-    from hone.cli.output import console, print_json
-    from hone.cli.plan import print_devices
     from hone.config import resolve
-    from hone.config.device_plan import plan_devices
-    from hone.config.fitting import refusal
 
     settings = resolve(recipe, sets or (), command=command)
     devices = _devices(settings, gpus, gpu_memory, nodes, host_memory)
-    if simulate:
-        from hone.cli.simulated import print_simulation
+    if not simulate:
+        if from_run is not None:
+            raise UsageError("--from-run has no effect without --simulate: pass both")
+        return _print_memory(recipe, settings, command, devices, as_json=as_json)
+    if command != "train":
+        raise UsageError(f"--simulate has no effect with --command {command}: it simulates a training")
+    from hone.cli.simulated import print_simulation
 
-        return print_simulation(recipe, settings, devices, from_run, fill=gpus is not None, as_json=as_json)
-    if from_run is not None:
-        raise UsageError("--from-run has no effect without --simulate: pass both")
+    return print_simulation(recipe, settings, devices, from_run, fill=gpus is not None, as_json=as_json)
+
+
+def _print_memory(
+    recipe: Path, settings: RunSettings, command: Command, devices: Devices, *, as_json: bool
+) -> int:
+    from hone.cli.output import console, print_json
+    from hone.cli.plan import print_devices
+    from hone.config.device_plan import plan_devices
+    from hone.config.fitting import refusal
+
     machine, problem = plan_devices(settings, command, devices), refusal(settings, command, devices)
     if as_json:
         print_json(

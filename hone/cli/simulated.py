@@ -24,13 +24,12 @@ HEADERS = (
     "servers",
     "GPUs",
     "sandboxes",
-    "rollouts/h",
+    "per hour",
     "speed",
     "engine",
     "batch",
     "leased",
     "trainer",
-    "wait s",
     "limit",
 )
 
@@ -109,6 +108,5 @@ def _cells(rows: Sequence[SimulatedPlan]) -> Iterator[tuple[Any, ...]]:
             f"{100 * result.replies_share:.0f} %",
             f"{100 * result.leased_share:.0f} %",
             f"{100 * result.busy['trainer']:.0f} %",
-            f"{result.wait_s:.0f}",
             result.limit,
         )

@@ -22,6 +22,7 @@ from hone.simulate.workload import GivenWorkload, MergedTurns, Workload
 from hone.utils.devices import Devices
 
 STALENESS = (0, 1, 2, 4, 8)
+AROUND = 2  # at which servers and sandboxes vary, for a recipe without staleness
 ENOUGH = 0.95  # of the largest throughput
 TRAIN_S = 60.0  # of a step, without an estimate
 REPLIES = 32  # at a time, of a server that the run does not start
@@ -46,7 +47,7 @@ def simulate_plan(
     fill: bool = False,
     on_row: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[SimulatedPlan]:
-    """Return a row for each bound on staleness, then for half and twice the servers and the sandboxes.
+    """Return a row for each bound on staleness, then for half and twice the servers and the sandboxes at one.
 
     Args:
         measured: durations of a run; default: those of `settings.simulate`.
@@ -88,10 +89,11 @@ def planned_simulations(
     servers, per_server, trainer_gpus = _engine(settings, devices, fill)
     sandboxes, staleness = settings.rollout.concurrent_episodes, settings.rollout.max_staleness
     bounds = (0,) if settings.placement.colocate else sorted({*STALENESS, staleness})
+    around = 0 if settings.placement.colocate else staleness or AROUND
     cases = [(bound, servers, sandboxes) for bound in bounds]
     if isinstance(settings.engine, ServerEngineSettings):
-        cases += [(staleness, number, sandboxes) for number in (servers // 2, 2 * servers) if number]
-    cases += [(staleness, servers, number) for number in (sandboxes // 2, 2 * sandboxes) if number]
+        cases += [(around, number, sandboxes) for number in (servers // 2, 2 * servers) if number]
+    cases += [(around, servers, number) for number in (sandboxes // 2, 2 * sandboxes) if number]
     for bound, number, leases in dict.fromkeys(cases):
         simulation = plan_simulation(settings, max_staleness=bound, servers=number, sandboxes=leases)
         merged = _turns_merged(simulation, workload)
@@ -120,7 +122,7 @@ def plan_simulation(settings: RunSettings, *, max_staleness: int, servers: int, 
     """Return the simulation of a run with other numbers: the window fills, then some are measured."""
     first = 2 * (max_staleness + 1)
     batch = settings.groups_per_step * settings.rollout.group_size
-    last = first + (settings.simulate.steps or max(_STEPS, -(-_ROLLOUTS // batch)))
+    last = first + (settings.simulate.steps or max(first, _STEPS, -(-_ROLLOUTS // batch)))
     changed = {"max_staleness": max_staleness, "concurrent_episodes": sandboxes}
     return Simulation(
         rollout=settings.rollout.model_copy(update=changed),

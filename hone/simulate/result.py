@@ -31,7 +31,7 @@ class Result:
     deaths: int  # of servers
     set_aside: Mapping[str, str]  # task -> reason, the last one
     set_asides: int  # times that a task was set aside
-    limit: str  # what bounds the throughput, in a word or two
+    limit: str  # what bounds the throughput, in a word
     bottleneck: str  # the same in a sentence, with what to do
     virtual_s: float
     cpu_s: float  # of this process, that the simulation took
@@ -44,7 +44,7 @@ class Result:
 def bottleneck(
     *, trainer: float, replies: float, leased: float, update: float, wait_s: float, max_staleness: int
 ) -> tuple[str, str]:
-    """Return what bounds the throughput, in a word or two and in a sentence with what to do."""
+    """Return what bounds the throughput, in a word and in a sentence with what to do."""
     share, name, advice = max(
         (trainer, "trainer", "give it more GPUs"),
         (replies, "engine", "add servers"),
@@ -53,6 +53,9 @@ def bottleneck(
     if share >= FULL:
         return name, f"{name}, {100 * share:.0f} % in use: {advice}"
     if update >= UPDATING:
-        return "weight updates", f"weight updates, {100 * update:.0f} % of the time: make them faster"
+        return "updates", f"weight updates, {100 * update:.0f} % of the time: make them faster"
     raise_it = f"raise rollout.max_staleness ({max_staleness}) or groups_per_step"
-    return "slow rollouts", f"slow rollouts, for which the trainer waits {wait_s:.0f} s a step: {raise_it}"
+    return (
+        "stragglers",
+        f"the last rollouts of a batch, for which the trainer waits {wait_s:.0f} s a step: {raise_it}",
+    )

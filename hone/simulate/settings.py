@@ -13,7 +13,7 @@ class SimulateSettings(Settings):
 
     steps: int | None = Field(default=None, ge=1)
     """Training steps that are measured, after those that fill the window. Default: those of 1,000 rollouts,
-    and at least 6."""
+    at least 6, and at least as many as fill the window twice."""
 
     tasks: int = Field(default=1000, ge=1)
     """Number of training tasks."""

@@ -96,6 +96,9 @@ def test_options_without_effect_are_refused(hone: Hone, tmp_path: Path):
     code, _, err = hone("--from-run", tmp_path)
     assert code == 2
     assert "--from-run has no effect without --simulate" in err
+    code, _, err = hone("--simulate", "--command", "eval")
+    assert code == 2
+    assert "--simulate has no effect with --command eval" in err
     code, _, err = hone("--simulate", "--from-run", tmp_path, "--set", "simulate.reply_s=3")
     assert code == 2
     assert "simulate.reply_s has no effect with --from-run" in err

@@ -49,8 +49,8 @@ def test_bottleneck_is_named():
     assert limit({}, servers=1, replies=1, max_staleness=8) == "engine"
     sandboxes = {"concurrent_episodes": 2}
     assert limit({}, servers=8, replies=8, max_staleness=4, rollout=sandboxes) == "sandboxes"
-    assert limit({"turns_ratio": 30}, max_staleness=0) == "slow rollouts"
-    assert limit({"publish_s": 900}) == "weight updates"
+    assert limit({"turns_ratio": 30}, max_staleness=0) == "stragglers"
+    assert limit({"publish_s": 900}) == "updates"
 
 
 def test_broken_tasks_are_set_aside_and_tried_again_while_servers_die():
