@@ -47,14 +47,19 @@ COMMON = [
     "tasks.unseen=1",
     f"demonstrations.rollouts={DEMONSTRATED}",
     "demonstrations.graded=0",
-    "sft.epochs=3",
+    "sft.epochs=5",
     "rollout.group_size=2",
     "groups_per_step=16",
     "train.steps=8",
-    "train.optimizer.lr=1e-3",
+    "train.batch.mini_batches=2",
     "train.checkpoint.every=4",
 ]
-TEACHER = ["demonstrations.agent.accuracy=1.0", f"demonstrations.rollouts={TAUGHT}", "sft.optimizer.lr=2e-3"]
+TEACHER = [
+    "demonstrations.agent.accuracy=1.0",
+    f"demonstrations.rollouts={TAUGHT}",
+    "sft.epochs=3",
+    "sft.optimizer.lr=2e-3",
+]
 
 
 def settings_of(seed: int, run_dir: Path, *sets: str) -> RunSettings:

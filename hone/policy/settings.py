@@ -158,6 +158,8 @@ class OpenAIEngineSettings(RemoteEngineSettings):
 AnyEngineSettings = Annotated[
     LocalEngineSettings | ServerEngineSettings | OpenAIEngineSettings, Field(discriminator="kind")
 ]
+ExactEngineSettings = Annotated[LocalEngineSettings | ServerEngineSettings, Field(discriminator="kind")]
+"""Engines of token ids and log-probabilities."""
 
 
 class SamplingSettings(Settings):

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from hone.policy.settings import AnyEngineSettings, LocalEngineSettings, ModelSettings, OpenAIEngineSettings
+from hone.policy.settings import ExactEngineSettings, LocalEngineSettings, ModelSettings
 from hone.settings import Mark, Settings
 
 
@@ -20,7 +20,7 @@ class DistillSettings(Settings):
     model: ModelSettings | None = None
     """The teacher's model; its tokenizer must have the vocabulary of the policy's. Required."""
 
-    engine: AnyEngineSettings = LocalEngineSettings(context_tokens=16384)
+    engine: ExactEngineSettings = LocalEngineSettings(context_tokens=16384)
     """The teacher's engine, never the policy's; `local` computes on the CPU. Its context is longer than the
     policy's."""
 
@@ -47,11 +47,6 @@ class DistillSettings(Settings):
                     "it, or set train.distill.enabled = true"
                 )
             return self
-        if isinstance(self.engine, OpenAIEngineSettings):
-            raise ValueError(
-                'train.distill.engine.kind = "openai" gives no log-probabilities of given tokens: set it to '
-                "local, vllm or sglang"
-            )
         if self.model is None:
             raise ValueError(
                 "train.distill.model.path is missing: set it to the teacher's folder, or to a hub's model"

@@ -37,7 +37,7 @@ def test_recipes_with_a_teacher_round_trip(sets: list[str], tmp_path: Path) -> N
         (TEACHER[:1], "train.distill.model.path is missing"),
         (
             [*TEACHER, 'train.distill.engine={kind="openai", urls=["http://x/v1"], model_name="m"}'],
-            "gives no log-probabilities of given tokens",
+            "train.distill.engine",
         ),
         ([*TEACHER, "train.distill.engine.context_tokens=2048"], "up to 2048 tokens: set it above that"),
         ([*TEACHER, "train.distill.coefficient=0"], "train.distill.coefficient"),
@@ -75,3 +75,11 @@ def test_teacher_gets_the_gpus_after_the_engine() -> None:
     with pytest.raises(ConfigError, match=r"placement\.teacher: 2 servers .* train\.distill\.engine\.urls"):
         resolve_placement(settings, equal_devices(4, 80), "train")
     assert resolve_placement(settings, equal_devices(8, 80), "eval").teacher == ()
+
+
+def test_teacher_gets_the_gpus_after_the_judge() -> None:
+    judge = ["judge.enabled=true", "judge.engine.kind=vllm", "train.algorithm.reward=final"]
+    teacher = "train.distill.engine.kind=vllm"
+    settings = resolve(None, [*TEACHER, *judge, "engine.kind=vllm", teacher, "model.path=m"])
+    placed = resolve_placement(settings, equal_devices(8, 80), "train")
+    assert (placed.engine, placed.judge, placed.teacher) == (((1,),), ((2,),), ((3,),))

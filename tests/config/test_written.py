@@ -36,9 +36,11 @@ BASE = (
     '[model]\npath = "some/model"\n[train.loss]\nold_logprobs = "recomputed"\n'
     '[train.lora]\nrank = 8\n[judge]\nenabled = true\nmodel = { path = "some/judge" }\n'
 )
+TEACHER = '[train.distill]\nenabled = true\nmodel = { path = "some/teacher" }\n'
+TEACHER_SERVER = TEACHER + '[train.distill.engine]\ncontext_tokens = 16384\nkind = "vllm"\n'
 FINAL = '[train.algorithm]\nreward = "final"\n'
 KINDS = (
-    '[train.algorithm]\nname = "step_wise"\n',
+    '[train.algorithm]\nname = "step_wise"\n' + TEACHER,
     FINAL + 'name = "grpo"\n[train.corrections]\nkind = "truncate"\n',
     FINAL + 'name = "reinforce_pp"\n[train.corrections]\nkind = "mask"\n',
     FINAL + 'name = "dapo"\n',
@@ -52,6 +54,7 @@ KINDS = (
     + '[agent]\nkind = "demonstrator"\n[engine]\nkind = "openai"\nurls = ["http://a/v1"]\nmodel_name = "m"\n'
     '[demonstrations.agent]\nkind = "demonstrator"\n',
     FINAL + '[engine]\nkind = "sglang"\nurls = ["http://a"]\n',
+    FINAL + TEACHER_SERVER,
 )
 JUDGE_ENDPOINT = (
     '[model]\npath = "some/model"\n[train.algorithm]\nname = "step_wise"\n[judge]\nenabled = true\n'

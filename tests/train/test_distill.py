@@ -78,9 +78,15 @@ def by_position(log: list[tuple[int, int]]) -> Callable[[Int32, int], Awaitable[
     return score
 
 
+def with_observation(sample: Sample) -> Sample:
+    """The sample with three rendered tokens behind its last reply."""
+    names = ("tokens", "weight", "advantage", "logprobs", "version")
+    return replace(sample, **{name: np.pad(getattr(sample, name), (0, 3)) for name in names})
+
+
 def test_each_token_is_scored_in_its_own_context():
     asked: list[tuple[int, int]] = []
-    samples = multi_turn_samples(4)
+    samples = [with_observation(sample) for sample in multi_turn_samples(4)]
     samples = [replace(s, logprobs=-np.ones_like(s.weight) * (s.weight > 0)) for s in samples]
     result, metrics = asyncio.run(teacher(by_position(asked)).distill(samples))
     for sample, after, (length, start) in zip(samples, result, asked, strict=True):
