@@ -86,9 +86,7 @@ async def run_training(
     _require_tasks(settings, tasks, validation)
     settings = await asyncio.to_thread(place, settings, "train")
     _require_own_devices(settings)
-    await asyncio.to_thread(pin_policy, settings)
-    policy = await asyncio.to_thread(load_policy, settings)
-    teacher = await asyncio.to_thread(find_teacher, settings, policy)
+    policy, teacher = await asyncio.to_thread(_find_models, settings)
     with (
         ExitStack() as stack,
         Ledger.open(settings.run_dir) as ledger,
@@ -134,6 +132,13 @@ async def run_training(
                 )
             )
         return _report(settings.run_dir, ledger.balance().steps, display)
+
+
+def _find_models(settings: RunSettings) -> tuple[Policy, Policy | None]:
+    """Return the policy, pinned to its commit, and its teacher, if it has one; blocks."""
+    pin_policy(settings)
+    policy = load_policy(settings)
+    return policy, find_teacher(settings, policy)
 
 
 def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:
