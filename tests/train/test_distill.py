@@ -178,15 +178,51 @@ def test_engine_scores_are_the_trainers_logprobs():
 
 @pytest.mark.model
 def test_policy_approaches_its_teacher(tmp_path: Path):
+    from tests.train.examples import tiny_model
+
+    steps = learn(tmp_path, 12, teacher_model=tiny_model(7))
+    kl = [step["distill/kl"] for step in steps]
+    assert len(kl) == 12
+    assert np.mean(kl[-3:]) < 0.8 * np.mean(kl[:3])
+
+
+@pytest.mark.model
+@pytest.mark.full
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_policy_earns_what_its_teacher_earns_without_rewards(tmp_path: Path, seed: int):
+    """The teacher has learned from rewards; the policy learns from its scores alone."""
+    from tests.train.examples import tiny_model
+
+    teacher_model = tiny_model(seed)
+    rewarded = learn(tmp_path / "teacher", 12, model=teacher_model)
+    taught = learn(tmp_path / "policy", 30, model=tiny_model(seed), teacher_model=teacher_model)
+    kl = [step["distill/kl"] for step in taught]
+    reward = [step["reward"] for step in taught]
+    goal = np.mean([step["reward"] for step in rewarded[-3:]])
+    assert np.mean(kl[-5:]) < 0.5 * np.mean(kl[:5])
+    assert np.mean(reward[-5:]) > np.mean(reward[:5]) + 0.5 * (goal - np.mean(reward[:5]))
+
+
+def learn(
+    run_dir: Path, steps: int, *, model: Any = None, teacher_model: Any = None
+) -> Sequence[dict[str, Any]]:
+    """Train `model` in place on the toy task, by its teacher if there is one; return the metrics by step."""
     from hone.policy.local import LocalEngine
     from hone.policy.settings import LocalEngineSettings
     from hone.train.loop import train
-    from tests.train.examples import tiny_model
+    from hone.train.trainer import policy_trainer
     from tests.train.toy_run import ToyRun, settings_of
 
     async def run() -> None:
-        toy = ToyRun(tmp_path, settings_of(12, every=12))
-        engine = LocalEngine(tiny_model(7), LocalEngineSettings(context_tokens=64))
+        wanted = settings_of(steps, every=steps)
+        trainer = None if model is None else policy_trainer(model, wanted, temperature=1.0)
+        toy = ToyRun(run_dir, wanted, trainer=trainer)
+        toy.model = model or toy.model
+        if teacher_model is None:
+            await train(toy.parts)
+            toy.close()
+            return
+        engine = LocalEngine(teacher_model, LocalEngineSettings(context_tokens=64))
         try:
             await train(replace(toy.parts, distill=teacher(engine.score).distill))
         finally:
@@ -194,6 +230,4 @@ def test_policy_approaches_its_teacher(tmp_path: Path):
             toy.close()
 
     asyncio.run(run())
-    kl = [line["distill/kl"] for line in lines(tmp_path)]
-    assert len(kl) == 12
-    assert np.mean(kl[-3:]) < 0.8 * np.mean(kl[:3])
+    return lines(run_dir)
