@@ -275,8 +275,9 @@ class GroupCollector:
             index=index,
             seed=seed_of(self._seed, _attempt_name(run, index, history.faults[key])),
         )
-        # the most urgent first, and of these the longest, which would end last
-        priority = (run.last_step, -history.expected_seconds(run.task.id), run.position, index)
+        # the most urgent first, then batch by batch, and within a batch the longest, which would end last
+        batch = run.position // self._groups_per_step
+        priority = (run.last_step, batch, -history.expected_seconds(run.task.id), run.position, index)
         async with self._slots.hold(priority):
             self._ledger.dispatch(
                 rollout_id,

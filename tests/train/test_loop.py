@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,14 +236,14 @@ def test_cancelling_the_loop_stops_its_training_thread(tmp_path: Path) -> None:
     async def cancel_in_the_middle() -> None:
         loop, job = asyncio.get_running_loop(), asyncio.ensure_future(train(run.parts))
 
-        def cancelled_step(samples: object) -> dict[str, float]:
+        def cancelled_step(samples: object, **more: Any) -> dict[str, float]:
             def ask(*_: object) -> None:
                 loop.call_soon_threadsafe(job.cancel)
                 assert cancelled.wait(LIMIT_S)
 
             handle = model_of(run.trainer).lm_head.register_forward_hook(ask)
             try:
-                return step(samples)  # type: ignore[arg-type]
+                return step(samples, **more)  # type: ignore[arg-type]
             except BaseException as error:
                 stopped.append(type(error))
                 raise
