@@ -22,6 +22,7 @@ NEEDS_EXTRA = {
     "hone.policy.kv": "torch",
     "hone.policy.local": "torch",
     "hone.policy.routing": "torch",
+    "hone.policy.scoring": "torch",
     "hone.train": "torch",
 }
 """Module or package whose import may fail in the base install. Every other one must import."""

@@ -15,8 +15,8 @@ from hone.evaluate.runner import EvalInfo, EvalProgress, claim, evaluate
 from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.store import load
 from hone.types import Task
+from tests.rollout.memory import World
 from tests.rollout.real import gold, open_context, script, tasks
-from tests.rollout.test_dispatcher import World
 
 
 def run(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hone
 from hone.policy.engine import Completion
 from hone.policy.engines import replica
 from hone.policy.engines.client import EngineClient, Http, new_session
@@ -50,7 +51,8 @@ async def fleet_over(
         async with open_fleet(spec) as fleet:
             yield fleet
     left = [task.get_coro() for task in asyncio.all_tasks()]
-    assert [coro for coro in left if "/hone/" in coro.cr_code.co_filename] == []  # type: ignore[union-attr]
+    package = str(Path(hone.__file__).parent)
+    assert [coro for coro in left if coro.cr_code.co_filename.startswith(package)] == []  # type: ignore[union-attr]
 
 
 @pytest.fixture
