@@ -174,6 +174,7 @@ def app() -> typer.Typer:
     return made
 
 
+@pytest.mark.full
 def test_command_writes_tasks_and_reports_commits(tmp_path, monkeypatch):
     project = make_project(tmp_path / "shop")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

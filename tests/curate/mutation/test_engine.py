@@ -164,6 +164,7 @@ def made(tmp_path_factory):
 pytestmark = pytest.mark.sandbox
 
 
+@pytest.mark.full
 def test_detected_bugs_become_proven_tasks(made):
     _, repository, report, _ = made
     assert len(report.tasks) == COUNT
@@ -178,6 +179,7 @@ def test_detected_bugs_become_proven_tasks(made):
         assert find_leak(task.problem, changed_lines(task.checks.gold_patch, "+-")) is None
 
 
+@pytest.mark.full
 def test_repository_has_one_commit_and_the_gold_patch_fixes_it(made):
     folder, repository, report, _ = made
     for task in report.tasks:
@@ -193,6 +195,7 @@ def test_repository_has_one_commit_and_the_gold_patch_fixes_it(made):
             assert (workspace / path).read_text() == (repository / path).read_text()
 
 
+@pytest.mark.full
 def test_failing_tests_and_unreached_code_are_not_used(made):
     _, _, report, _ = made
     assert list(report.excluded_tests) == ["tests/test_prices.py::test_broken_already"]
@@ -203,12 +206,14 @@ def test_failing_tests_and_unreached_code_are_not_used(made):
         assert "tests/test_prices.py::test_broken_already" not in named
 
 
+@pytest.mark.full
 def test_every_candidate_is_counted_once(made):
     _, _, report, _ = made
     assert report.candidates == len(report.tasks) + sum(report.rejected.values())
     assert set(report.rejected) <= set(Reason)
 
 
+@pytest.mark.full
 def test_continued_run_repeats_no_test_run(made):
     folder, repository, report, starts = made
     again, more = run(repository, folder, journal=folder / "journal")

@@ -24,7 +24,7 @@ from hone.train.publish import fingerprint
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.engines.real import KINDS, PYTHON
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.full]
 CONTEXT = 256
 SHAPE = SETTINGS.model_copy(update={"head_dim": 32})  # the smallest size of vLLM's attention on a CPU
 Result = TypeVar("Result")
@@ -199,7 +199,6 @@ def test_update_replaces_every_part_of_the_model(use: Use, models):
         assert worst(models[version], PROMPT, reply, 1.0, version) <= 1e-4
 
 
-@pytest.mark.full
 def test_in_flight_updates_label_every_token_with_its_version(use: Use, models):
     """Interrupt replies repeatedly: each token must match the weights of its version."""
     # They end at different times: whenever eight have ended, others are in their middle and will be cut.
