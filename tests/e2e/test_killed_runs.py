@@ -79,7 +79,8 @@ def test_killed_run_resumes_where_it_was(
 @pytest.mark.full
 def test_asynchronous_run_survives_ten_kills_at_any_moment(finished: Path, tmp_path: Path) -> None:
     """Each kill comes a random number of ledger events after the last one, whatever the run is doing."""
-    settings = {"rollout__max_staleness": 2, "train__steps": 6, "train__checkpoint__every": 2}
+    idle = {"train__max_idle_steps": 99}  # whether anything is learned does not matter here
+    settings = {"rollout__max_staleness": 2, "train__steps": 6, "train__checkpoint__every": 2, **idle}
     arguments = ["train", str(RECIPE), *alone(tmp_path / "run", finished, **settings)]
     moments = random.Random(0)
     kills = 0
