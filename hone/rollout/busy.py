@@ -11,7 +11,7 @@ from hone.utils.busy import BusyMeter
 class BusyShares:
     """Meters of what a run may wait for; see `BusyMeter`."""
 
-    engine: BusyMeter = field(default_factory=BusyMeter)  # servers with a reply under way
+    engine: BusyMeter = field(default_factory=BusyMeter)  # servers, as many as replies are under way
     sandbox: BusyMeter = field(default_factory=BusyMeter)  # sandboxes that start, run a command or grade
     trainer: BusyMeter = field(default_factory=BusyMeter)  # training steps
 

@@ -7,11 +7,10 @@ the server's queue. So the seconds of a reply are those under the load that the 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.balance import SLACK, STRETCH
+from hone.policy.engines.balance import max_load
 from hone.utils.busy import BusyMeter
 
 RETRIES = 3  # of a reply whose server died; see `RemoteEngineSettings.retries`
@@ -183,7 +182,7 @@ class SimulatedFleet:
             server.release()
 
     async def _choose(self, session: str) -> _Server:
-        """Return the server that `hone.policy.engines.fleet.choose` returns, which counts all requests."""
+        """Return the server that `hone.policy.engines.balance.choose` returns, which counts all requests."""
         while not (self._open.is_set() and self._healthy):
             if self._open.is_set():
                 self._changed.clear()
@@ -191,7 +190,7 @@ class SimulatedFleet:
             else:
                 await self._open.wait()
         home = self._homes.get(session)
-        most = max(SLACK, math.ceil(STRETCH * (self._in_flight + 1) / self._healthy))
+        most = max_load(self._in_flight, self._healthy)
         if home is None or not home.healthy or home.in_flight >= most:
             healthy = [server for server in self._servers if server.healthy]
             home = self._homes[session] = min(healthy, key=lambda server: server.in_flight)

@@ -39,7 +39,7 @@ class Homes(Generic[Server]):
 def choose(loads: Mapping[Server, int], home: Server | None) -> Server:
     """Return the replica for one more request: the one with the conversation's KV cache unless overloaded.
 
-    That is `home`, the conversation's last replica, while it has fewer than `max_load(loads)` requests;
+    That is `home`, the conversation's last replica, while it has fewer than `max_load` requests;
     otherwise the least loaded.
 
     Args:
@@ -47,11 +47,11 @@ def choose(loads: Mapping[Server, int], home: Server | None) -> Server:
 
     Example: loads {a: 5, b: 0}, home a -> b, since one may have max(4, ceil(1.5 * 6 / 2)) = 5 at most.
     """
-    if home is not None and home in loads and loads[home] < max_load(loads):
+    if home is not None and home in loads and loads[home] < max_load(sum(loads.values()), len(loads)):
         return home
     return min(loads, key=lambda server: loads[server])
 
 
-def max_load(loads: Mapping[Server, int]) -> int:
-    """Return how many requests one replica may have, the new one included."""
-    return max(SLACK, math.ceil(STRETCH * (sum(loads.values()) + 1) / len(loads)))
+def max_load(in_flight: int, replicas: int) -> int:
+    """Return how many of one more than `in_flight` requests one replica may have, the new one included."""
+    return max(SLACK, math.ceil(STRETCH * (in_flight + 1) / replicas))
