@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +30,7 @@ from hone.rollout.order import TaskOrder
 from hone.rollout.rewards import is_infrastructure_fault, solved
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.slots import Slots
+from hone.rollout.window import Window
 from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError
 from hone.types import Task, Trajectory
@@ -69,7 +71,7 @@ class _Run:
     group_id: str
     task: Task
     position: int
-    last_step: int  # that may train it
+    window: Window
     workspace: Path = field(default_factory=Path)
     ended: list[str] = field(default_factory=list[str])  # rollout ids that wait for their step
 
@@ -129,10 +131,11 @@ class GroupCollector:
         """Return whether a weight version of an earlier process is no more."""
         return self._settings.max_staleness > 0 and version > self._recovered
 
-    async def collect(self, position: int, last_step: int) -> Group:
+    async def collect(self, position: int, window: Window) -> Group:
         """Return the group at `position`: of the first task with different rewards, or else of the last one.
 
-        Cancellation closes every sandbox and ends every rollout in the ledger.
+        `window`, which has admitted it, is told when its first rollout begins. Cancellation closes every
+        sandbox and ends every rollout in the ledger.
 
         Raises:
             RolloutError: the infrastructure is broken.
@@ -152,7 +155,7 @@ class GroupCollector:
                 replaced += 1
                 continue
             task = self._task_of(group_id, position, candidates[replaced], refilled)
-            run = _Run(group_id=group_id, task=task, position=position, last_step=last_step)
+            run = _Run(group_id=group_id, task=task, position=position, window=window)
             try:
                 group = await self._collect_group(run)
             except BrokenTask as broken:
@@ -275,10 +278,12 @@ class GroupCollector:
             index=index,
             seed=seed_of(self._seed, _attempt_name(run, index, history.faults[key])),
         )
-        # the most urgent first, then batch by batch, and within a batch the longest, which would end last
+        # begun groups first, the most urgent of them; then batch by batch, and the longest, which ends last
         batch = run.position // self._groups_per_step
-        priority = (run.last_step, batch, -history.expected_seconds(run.task.id), run.position, index)
+        urgency = run.window.last_step(run.position) if run.window.begun(run.position) else math.inf
+        priority = (urgency, batch, -history.expected_seconds(run.task.id), run.position, index)
         async with self._slots.hold(priority):
+            run.window.begin(run.position)
             self._ledger.dispatch(
                 rollout_id,
                 group_id=run.group_id,

@@ -93,6 +93,6 @@ class Pipeline:
         job.add_done_callback(self._running.discard)
 
     async def _collect(self, position: int) -> None:
-        self._complete[position] = await self._groups.collect(position, self._window.last_steps[position])
+        self._complete[position] = await self._groups.collect(position, self._window)
         self._window.complete(position)
         self._changed.set()

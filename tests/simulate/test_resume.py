@@ -9,11 +9,19 @@ from hone.rollout.ledger import Ledger
 from hone.rollout.order import TaskOrder
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.store import Store
+from hone.rollout.window import Window
 from hone.simulate.fleet import SimulatedFleet
 from hone.simulate.rollouts import SimulatedRollouts
 from hone.simulate.training import simulated_task
 from hone.simulate.virtual_time import run
 from tests.simulate.running import workload_of
+
+
+def window_of(positions: int) -> Window:
+    window = Window(groups_per_step=1, max_staleness=2, steps=9)
+    for position in range(positions):
+        window.admit(position)
+    return window
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
@@ -33,18 +41,20 @@ def test_resumed_run_reuses_no_token_of_weights_that_it_lost(tmp_path: Path, max
         nonlocal version
         groups = collector(ledger)
         await groups.recover(2)
-        await groups.collect(0, 4)  # version 2 alone
+        window = window_of(3)
+        await groups.collect(0, window)  # version 2 alone
         version = 3
-        await groups.collect(1, 4)  # dispatched at version 2, sampled by version 3
+        await groups.collect(1, window)  # dispatched at version 2, sampled by version 3
         groups.version = 3
-        await groups.collect(2, 5)
+        await groups.collect(2, window)
 
     async def second(ledger: Ledger) -> list[str]:
         nonlocal version
         version = 2
         groups = collector(ledger)
         await groups.recover(2)
-        found = [await groups.collect(position, 4) for position in range(3)]
+        window = window_of(3)
+        found = [await groups.collect(position, window) for position in range(3)]
         return [group.trajectories[0].rollout_id for group in found]
 
     with Ledger.open(tmp_path) as ledger:
