@@ -109,12 +109,13 @@ def _part_of(whole: Tensor, parameter: Tensor) -> Tensor:
 def orthogonalised(
     matrices: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> Tensor:
-    """Return bfloat16 [N, A, B]: each matrix with singular values near 1, by Newton-Schulz steps.
+    """Return [N, A, B]: each matrix with singular values near 1, by Newton-Schulz steps.
 
-    The quintic iteration of Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/).
+    In bfloat16 on an accelerator; in float32 on a CPU, where few have instructions for products of bfloat16
+    and the others take ten times as long. The quintic iteration of Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/).
     """
     linear, cubic, quintic = coefficients
-    x = matrices.bfloat16()
+    x = matrices.float() if matrices.device.type == "cpu" else matrices.bfloat16()
     tall = x.size(1) > x.size(2)
     if tall:
         x = x.mT
