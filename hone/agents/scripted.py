@@ -82,11 +82,11 @@ def noop(task: Task, rollout_id: str) -> list[str]:
 
 
 def demonstrator(settings: DemonstratorSettings) -> Script:
-    """Return a script that reads the faulty module, then runs the fix that `choose_fix` draws."""
+    """Return a script that reads the faulty module, then runs the fix that `choose_fix` draws and submits."""
 
     def script(task: Task, rollout_id: str) -> list[str]:
         fix = choose_fix(task, rollout_id, settings)
-        return [f"cat -n {_faulty_module(task)}", fix["command"]]
+        return [f"cat -n {_faulty_module(task)}", f"{fix['command']} && echo {SUBMIT}"]
 
     return script
 

@@ -64,8 +64,9 @@ def test_scripted_agents_resolve_or_not_as_scripted(
             run, patch, verdict = await rollout("demonstrator", accuracy=0.0, favourite=1.0)
             assert patch != ""
             assert not verdict.resolved
-            assert [turn.action for turn in run.turns][:2] == ["cat -n stats.py", FIXES[0]["command"]]
-            assert [turn.reply.startswith("```bash\n") for turn in run.turns] == [True] * 3
+            fix = f"{FIXES[0]['command']} && echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+            assert [turn.action for turn in run.turns] == ["cat -n stats.py", fix]
+            assert [turn.reply.startswith("```bash\n") for turn in run.turns] == [True] * 2
 
     asyncio.run(scenario())
 
@@ -74,7 +75,7 @@ def test_demonstrator_draws_with_the_given_probabilities(tmp_path: Path) -> None
     task = replace(make_task(gold_patch="--- a/stats.py\n+++ b/stats.py\n"), metadata={"fixes": FIXES})
     script = demonstrator(DemonstratorSettings(accuracy=0.4, favourite=0.6, seed=3))
     drawn = [list(script(task, str(i)))[1] for i in range(4000)]
-    counts = Counter(drawn)
+    counts = Counter(command.partition(" && echo ")[0] for command in drawn)
     share = {fix["command"]: counts[str(fix["command"])] / 4000 for fix in FIXES}
     expected = [0.6 * 0.6, 0.4, 0.6 * 0.2, 0.6 * 0.2]
     assert list(share.values()) == pytest.approx(expected, abs=0.03)
