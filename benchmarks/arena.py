@@ -1,15 +1,19 @@
 """Every algorithm from one start model, on the quickstart's tasks, with seeds and intervals.
 
-    python benchmarks/arena.py [--out runs/arena] [--stage algorithms] [--seeds 3] [--page docs/24-arena.md]
+    python benchmarks/arena.py [--out runs/arena] [--stage algorithms] [--seeds 3] [--page docs/25-arena.md]
 
-Each training is a process of its own and takes some minutes on two cores; all of them take hours. What is
-finished is kept in the output folder, a training that was stopped goes on where it was, and `--budget-s`
-stops before the next training would begin. The page is written from what is finished. The last line is JSON.
+Each training is a process of its own and takes some minutes on two cores; all of them take hours. One line of
+`--results` tells what a finished training reached, and the next call runs those that have none; a training
+that was stopped goes on where it was. `--budget-s` stops before the next training would begin, and with 0
+only the page is written anew. Each gain is against the start model of its own training: another machine may
+make another one of the same recipe. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import hashlib
 import json
 import subprocess
 import sys
@@ -17,19 +21,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.parts.arena_cell import SECONDS, SPLITS
-from benchmarks.parts.arena_page import Row, page, plot
+from benchmarks.parts.arena_page import MARK, Row, plot, section
 from hone.evaluate import results
 from hone.evaluate.runner import RESULTS, SUMMARY
-from hone.evaluate.statistics import resolve_rate
+from hone.evaluate.statistics import compare, resolve_rate
 from hone.train.metrics import read_metrics
 from hone.utils.files import write_file
+from hone.utils.jsonl import append_json, read_json_lines
 
 CELL = Path(__file__).parent / "parts" / "arena_cell.py"
+KEPT = Path(__file__).parent / "results" / "arena.jsonl"
 GOAL = 0.7  # resolve rate on the training tasks, over WINDOW steps
 WINDOW = 3
 
@@ -72,6 +78,10 @@ STAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
 }
 
 
+WEIGHTS = "model.safetensors"
+START = "start"  # the name of the result before reinforcement learning
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """One training."""
@@ -83,8 +93,31 @@ class Cell:
     folder: Path = field(default_factory=Path)
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        return self.stage, self.name, self.seed
+
+    @property
     def done(self) -> bool:
         return all((self.folder / split / SUMMARY).is_file() for split in SPLITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a training reached: one line of the results."""
+
+    stage: str
+    name: str
+    seed: int
+    start: str  # digest of the weights that it began with
+    sets: Sequence[str]
+    test: Mapping[str, bool]  # task -> resolved, on tasks that no training saw
+    test_unseen: Mapping[str, bool]  # on families that no training saw
+    tokens_to_goal: int | None  # trained until the mean resolve rate of WINDOW steps reached GOAL
+    seconds: float  # of reinforcement learning; of the start model, of making it
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.stage, self.name, self.seed
 
 
 def cells(arguments: argparse.Namespace) -> Iterator[Cell]:
@@ -126,70 +159,124 @@ def tokens_to_goal(run_dir: Path) -> int | None:
     return None
 
 
-def samples(folders: Sequence[Path], split: str) -> dict[str, list[bool]]:
-    """Return task -> whether each seed's model resolved it."""
-    found: dict[str, list[bool]] = {}
-    for folder in folders:
-        for task, resolved in results.samples_by_task(
-            results.read(folder / split / RESULTS).values()
-        ).items():
-            found.setdefault(task, []).extend(resolved)
-    return found
+def result_of(cell: Cell, start: str) -> Result:
+    """Return the result of a finished training."""
+    resolved = {
+        split: {
+            task: samples[0]
+            for task, samples in results.samples_by_task(
+                results.read(cell.folder / split / RESULTS).values()
+            ).items()
+        }
+        for split in SPLITS
+    }
+    return Result(
+        stage=cell.stage,
+        name=cell.name,
+        seed=cell.seed,
+        start=start,
+        sets=cell.sets,
+        tokens_to_goal=None if cell.stage == START else tokens_to_goal(cell.folder / "run"),
+        seconds=float((cell.folder / SECONDS).read_text()),
+        **resolved,
+    )
 
 
-def rows_of(arguments: argparse.Namespace, stage: str, failed: Mapping[str, str]) -> list[Row]:
-    """Return one row per name of a stage with at least one finished training."""
-    by_name: dict[str, list[Cell]] = {}
-    for cell in cells(arguments):
-        if cell.stage == stage and cell.done:
-            by_name.setdefault(cell.name, []).append(cell)
+def read_results(path: Path) -> dict[tuple[str, str, int], Result]:
+    """Return the results by (stage, name, seed); a start model's by (START, its digest, 0)."""
+    lines = read_json_lines(path) if path.is_file() else []
+    return {result.key: result for result in (Result(**cast("dict[str, Any]", line)) for line in lines)}
+
+
+def start_model(arguments: argparse.Namespace, known: dict[tuple[str, str, int], Result]) -> tuple[Path, str]:
+    """Return the start model, made if it is missing, and its digest; its result is added to `known`."""
+    folder = arguments.out / START
+    cell = Cell(stage=START, name=START, seed=0, sets=arguments.set, folder=folder)
+    if not cell.done and (error := run("-", folder, arguments.set)):
+        raise SystemExit(f"the start model failed: {error} (see {folder / 'log'})")
+    model = (folder / "run" / START).resolve()
+    digest = hashlib.sha256((model / WEIGHTS).read_bytes()).hexdigest()[:16]
+    if (START, digest, 0) not in known:
+        add(arguments.results, known, result_of(dataclasses.replace(cell, name=digest), digest))
+    return model, digest
+
+
+def add(path: Path, known: dict[tuple[str, str, int], Result], result: Result) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append_json(path, dataclasses.asdict(result))
+    known[result.key] = result
+
+
+def rows_of(found: Sequence[Result], starts: Mapping[str, Result], failed: Mapping[str, str]) -> list[Row]:
+    """Return one row per name, the best first."""
+    by_name: dict[str, list[Result]] = {}
+    for result in found:
+        by_name.setdefault(result.name, []).append(result)
     rows: list[Row] = []
-    for label, done in by_name.items():
-        folders = [cell.folder for cell in done]
-        reached = [tokens_to_goal(folder / "run") for folder in folders]
+    for label, of_seeds in by_name.items():
+        test = samples(of_seeds, "test")
         rows.append(
             Row(
                 name=label,
-                seeds=[resolve_rate(samples([folder], "test")).rate for folder in folders],
-                test=resolve_rate(samples(folders, "test")),
-                unseen=resolve_rate(samples(folders, "test_unseen")),
-                tokens_to_goal=[tokens for tokens in reached if tokens is not None],
-                seconds=sum(float((folder / SECONDS).read_text()) for folder in folders) / len(folders),
+                seeds=[sum(one.test.values()) / len(one.test) for one in of_seeds],
+                test=resolve_rate(test),
+                gain=compare(samples([starts[one.start] for one in of_seeds], "test"), test).gain,
+                unseen=resolve_rate(samples(of_seeds, "test_unseen")),
+                tokens_to_goal=[one.tokens_to_goal for one in of_seeds if one.tokens_to_goal is not None],
+                seconds=sum(one.seconds for one in of_seeds) / len(of_seeds),
                 failed=failed.get(label, ""),
             )
         )
     return sorted(rows, key=lambda row: -row.test.rate)
 
 
+def samples(of_seeds: Sequence[Result], split: str) -> dict[str, list[bool]]:
+    """Return task -> whether each seed's model resolved it."""
+    found: dict[str, list[bool]] = {}
+    for result in of_seeds:
+        for task, resolved in getattr(result, split).items():
+            found.setdefault(task, []).append(resolved)
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("runs/arena"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=Path("runs/arena"), help="folder of the trainings")
+    parser.add_argument("--results", type=Path, default=KEPT, help="a line per finished training")
     parser.add_argument("--stage", choices=list(STAGES), help="default: all, in order")
     parser.add_argument("--only", action="append", help="name of a row; may be repeated; default: all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin nothing after so long")
-    parser.add_argument("--page", type=Path, help="Markdown page to write, its plots beside it")
+    parser.add_argument("--page", type=Path, help=f"Markdown page; what follows {MARK} is written anew")
     parser.add_argument("--set", action="append", default=[], help="a.b=value of the recipe, for all rows")
     arguments = parser.parse_args()
     began = time.monotonic()
-    start = arguments.out / "start"
-    if not (start / SPLITS[-1] / SUMMARY).is_file() and (error := run("-", start, arguments.set)):
-        raise SystemExit(f"the start model failed: {error} (see {start / 'log'})")
+    known = read_results(arguments.results)
     failed: dict[str, str] = {}
     for cell in cells(arguments):
-        if cell.done or time.monotonic() - began > arguments.budget_s:
+        if cell.key in known or time.monotonic() - began >= arguments.budget_s:
             continue
+        model, digest = start_model(arguments, known)
         print(f"{cell.stage}: {cell.name}, seed {cell.seed} ...", file=sys.stderr, flush=True)
-        if error := run(str((start / "run" / "start").resolve()), cell.folder, cell.sets):
+        if not cell.done and (error := run(str(model), cell.folder, cell.sets)):
             failed[cell.name] = error
             print(f"  failed: {error}", file=sys.stderr, flush=True)
-    before = {split: resolve_rate(samples([start], split)) for split in SPLITS}
-    stages = {stage: rows_of(arguments, stage, failed) for stage in STAGES}
+            continue
+        add(arguments.results, known, result_of(cell, digest))
+    starts = {result.start: result for result in known.values() if result.stage == START}
+    if not starts:
+        raise SystemExit(f"{arguments.results} has no result of a start model")
+    before = {split: resolve_rate(samples(list(starts.values()), split)) for split in SPLITS}
+    stages = {
+        stage: rows_of([r for r in known.values() if r.stage == stage], starts, failed) for stage in STAGES
+    }
     finished = {stage: rows for stage, rows in stages.items() if rows}
     if arguments.page:
-        write_file(arguments.page, page(finished, before["test"], before["test_unseen"]))
+        text = arguments.page.read_text() if arguments.page.is_file() else "# Arena\n\n"
+        made = section(finished, before["test"], before["test_unseen"])
+        write_file(arguments.page, text.split(MARK)[0] + MARK + "\n\n" + made)
         for stage, rows in finished.items():
             write_file(arguments.page.with_name(f"arena-{stage}.svg"), plot(rows, before["test"]))
     record: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The arena's results as a page in Markdown and as plots in SVG."""
+"""The arena's results as a part of a page in Markdown and as plots in SVG."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hone.evaluate.statistics import Rate
+from hone.evaluate.statistics import Mean, Rate
 
+MARK = "<!-- below: made by benchmarks/arena.py -->"
 WIDTH, ROW, LEFT, RIGHT, TOP = 760, 26, 230, 40, 34
 INK, PALE, POINT, BEFORE = "#24292f", "#d0d7de", "#0969da", "#cf222e"
 TITLES = {
@@ -24,6 +25,7 @@ class Row:
     name: str
     seeds: Sequence[float]  # resolve rate on the held-out tasks, of each seed
     test: Rate  # over all seeds; the interval is that of a mean over tasks
+    gain: Mean  # against the start model, paired by task
     unseen: Rate  # on the families that training never shows
     tokens_to_goal: Sequence[int]  # of the seeds that reached the goal
     seconds: float  # of reinforcement learning, mean
@@ -34,9 +36,14 @@ def percent(rate: Rate) -> str:
     return f"{100 * rate.rate:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
 
 
+def gained(gain: Mean) -> str:
+    shown = f"{100 * gain.mean:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    return shown if gain.low > 0 else f"{shown}: none shown"
+
+
 def table(rows: Sequence[Row]) -> str:
     lines = [
-        "| | seeds | held-out tasks | each seed | families never seen | tokens to 70 % | minutes of RL |",
+        "| | held-out tasks | each seed | gain | families never seen | tokens to 70 % | minutes of RL |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -44,19 +51,18 @@ def table(rows: Sequence[Row]) -> str:
         tokens = ", ".join(f"{tokens / 1000:.0f}k" for tokens in row.tokens_to_goal) or "not reached"
         failed = f" (a training failed: {row.failed})" if row.failed else ""
         lines.append(
-            f"| {row.name}{failed} | {len(row.seeds)} | {percent(row.test)} | {each} | {percent(row.unseen)} "
-            f"| {tokens} | {row.seconds / 60:.1f} |"
+            f"| {row.name}{failed} | {percent(row.test)} | {each} | {gained(row.gain)} "
+            f"| {percent(row.unseen)} | {tokens} | {row.seconds / 60:.1f} |"
         )
     return "\n".join(lines)
 
 
-def page(stages: Mapping[str, Sequence[Row]], before: Rate, before_unseen: Rate) -> str:
-    """Return the part of the page that is made from the results."""
+def section(stages: Mapping[str, Sequence[Row]], before: Rate, before_unseen: Rate) -> str:
+    """Return what stands below MARK."""
     parts = [
-        "# Arena\n",
-        "Made by `python benchmarks/arena.py`, which goes on where it was stopped. All trainings start from "
-        f"one model, which resolves {percent(before)} of the held-out tasks and {percent(before_unseen)} of "
-        "the tasks of families that no training shows. Intervals are 95 %, of the mean over tasks.\n",
+        f"The start model resolves {percent(before)} of the held-out tasks and {percent(before_unseen)} of "
+        "the tasks of families that no training shows. Intervals are 95 %, of the mean over tasks; a gain is "
+        "paired by task.\n",
     ]
     for stage, rows in stages.items():
         parts += [f"## {TITLES[stage]}\n", f"![{TITLES[stage]}](arena-{stage}.svg)\n", table(rows) + "\n"]
