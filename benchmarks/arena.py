@@ -56,6 +56,7 @@ STAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "GSPO": [*name("gspo"), "train.loss.clip_high=4e-4"],
         "CISPO": [*name("cispo"), "train.loss.clip_high=4.0"],
         "OPO": name("opo"),
+        "PPO": name("ppo"),
         "step-wise": [*name("step_wise"), "progress.enabled=true", "progress.coefficient=0.5"],
     },
     "corrections": {
