@@ -1,12 +1,14 @@
 """Engine servers under virtual time, to which replies are assigned as `hone.policy.engines.fleet` does.
 
-A reply takes its seconds whatever else its server samples, up to `replies` at a time; further ones wait in
-the server's queue. So the seconds of a reply are those under the load that the server is meant to have.
+A server samples up to `replies` at a time; further ones wait in its queue. With n replies in its batch each
+of them takes 1 + slowdown x (n - 1) times the seconds that it takes alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 from collections import deque
 
 from hone.policy.engine import EngineError
@@ -22,13 +24,20 @@ class _ServerDied(Exception):
 
 
 class _Server:
-    def __init__(self, replies: int) -> None:
+    """Its clock counts the seconds that a reply alone would have been sampled for."""
+
+    def __init__(self, replies: int, slowdown: float) -> None:
+        self._slowdown = slowdown
+        self._clock, self._read_at = 0.0, asyncio.get_running_loop().time()
+        self._stopped = False
+        self._batch: list[tuple[float, int, asyncio.Future[None]]] = []  # by the clock at which they end
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
         self.in_flight = 0  # replies that it samples or that wait for it
         self.healthy = True
         self.busy = BusyMeter(1, asyncio.get_running_loop().time)
         self._free = replies
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._sampled: dict[asyncio.Future[None], None] = {}
 
     async def acquire(self, deadline: float) -> None:
         """Wait for a place in the batch. Raises TimeoutError at `deadline`, _ServerDied."""
@@ -57,41 +66,84 @@ class _Server:
         self._free += 1
 
     async def sample(self, seconds: float, deadline: float) -> None:
-        """Sample for `seconds`. Raises TimeoutError at `deadline`, _ServerDied."""
+        """Sample what takes `seconds` alone. Raises TimeoutError at `deadline`, _ServerDied."""
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        end = loop.time() + seconds
-        late = None if end <= deadline else TimeoutError()
-        timer = loop.call_at(min(end, deadline), _end, ended, late)
-        self._sampled[ended] = None
+        late = loop.call_at(deadline, _end, ended, TimeoutError())
+        self._read_clock()
+        entry = (self._clock + seconds, next(self._order), ended)
+        heapq.heappush(self._batch, entry)
+        self._set_timer()
         try:
             await ended
+        except BaseException:  # too late, died or cancelled; re-raised
+            if entry in self._batch:
+                self._read_clock()
+                self._batch.remove(entry)
+                heapq.heapify(self._batch)
+                self._set_timer()
+            raise
         finally:
-            timer.cancel()
-            del self._sampled[ended]
+            late.cancel()
+
+    def stop(self) -> None:
+        """Let the replies in the batch stand still until `go_on`."""
+        self._read_clock()
+        self._stopped = True
+        self._set_timer()
+
+    def go_on(self) -> None:
+        self._read_clock()
+        self._stopped = False
+        self._set_timer()
 
     def die(self) -> None:
         self.healthy = False
         queue, self._queue = self._queue, deque()
-        for future in (*self._sampled, *queue):
+        for future in (*(entry[2] for entry in self._batch), *queue):
             _end(future, _ServerDied())
+
+    @property
+    def _seconds_each(self) -> float:
+        """Seconds in which the clock advances by one."""
+        return 1 + self._slowdown * (len(self._batch) - 1)
+
+    def _read_clock(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._batch and not self._stopped:
+            self._clock += (now - self._read_at) / self._seconds_each
+        self._read_at = now
+
+    def _set_timer(self) -> None:
+        """Wake up when the first reply of the batch ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._batch and not self._stopped:
+            left = max(0.0, self._batch[0][0] - self._clock) * self._seconds_each
+            self._timer = asyncio.get_running_loop().call_at(self._read_at + left, self._end_first)
+
+    def _end_first(self) -> None:
+        self._read_clock()
+        self._clock = max(self._clock, self._batch[0][0])  # its end, but for rounding
+        while self._batch and self._batch[0][0] <= self._clock:
+            _end(heapq.heappop(self._batch)[2], None)
+        self._set_timer()
 
 
 class SimulatedFleet:
     """A number of equal servers; create it inside of the event loop."""
 
-    def __init__(self, servers: int, replies: int) -> None:
+    def __init__(self, servers: int, replies: int, slowdown: float = 0.0) -> None:
         """`replies`: that each server samples at a time."""
         loop = asyncio.get_running_loop()
-        self._servers = [_Server(replies) for _ in range(servers)]
+        self._servers = [_Server(replies, slowdown) for _ in range(servers)]
         self._homes: dict[str, _Server] = {}  # session -> the server that has its prefix cached
         self._in_flight = 0
         self._healthy = servers
         self._open = asyncio.Event()  # not while weights are updated
         self._open.set()
         self._changed = asyncio.Event()  # a server is healthy again, or nothing is in flight
-        self._still_since: float | None = None  # when replies under way began to stand still
-        self._still_s = 0.0  # for how long they stood still before that
         self._sampled = BusyMeter(servers * replies, loop.time)
         self._deaths = 0
 
@@ -127,10 +179,12 @@ class SimulatedFleet:
             while not partial and self._in_flight:
                 self._changed.clear()
                 await self._changed.wait()
-            self._still_since = asyncio.get_running_loop().time()
+            for server in self._servers:
+                server.stop()
             await asyncio.sleep(seconds)
         finally:
-            self._still_s, self._still_since = self._stood_still(), None
+            for server in self._servers:
+                server.go_on()
             self._open.set()
 
     async def kill_servers(self, every_s: float, restart_s: float) -> None:
@@ -157,12 +211,6 @@ class SimulatedFleet:
         """Return the mean share of the places in the servers' batches that sampled, since the last call."""
         return self._sampled.share()
 
-    def _stood_still(self) -> float:
-        """Return for how many seconds replies under way have stood still so far."""
-        if self._still_since is None:
-            return self._still_s
-        return self._still_s + asyncio.get_running_loop().time() - self._still_since
-
     def _restart(self, server: _Server) -> None:
         server.healthy = True
         self._healthy += 1
@@ -171,13 +219,8 @@ class SimulatedFleet:
     async def _sample(self, server: _Server, seconds: float, deadline: float) -> None:
         await server.acquire(deadline)
         try:
-            while seconds > 0:
-                before = self._stood_still()
-                with self._sampled.use():
-                    await server.sample(seconds, deadline)
-                    seconds = self._stood_still() - before
-                    if seconds and self._still_since is not None:
-                        await self._open.wait()
+            with self._sampled.use():
+                await server.sample(seconds, deadline)
         finally:
             server.release()
 

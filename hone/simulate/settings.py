@@ -32,10 +32,15 @@ class SimulateSettings(Settings):
     same number of turns; 0: no task is longer than another."""
 
     reply_s: float = Field(default=6.0, ge=0)
-    """Median seconds that an engine takes for a reply, at the load of `replies`."""
+    """Median seconds that an engine takes for a reply: alone, if `reply_slowdown` is above 0, and else at the
+    load of `replies`."""
 
     reply_ratio: float = Field(default=8.0, ge=1)
     """99th percentile of the seconds of a reply, as a multiple of the median."""
+
+    reply_slowdown: float = Field(default=0.0, ge=0, le=1)
+    """With n replies in its server's batch, a reply takes 1 + reply_slowdown x (n - 1) times its seconds
+    alone. 1: the replies share the server's time; 0: a reply takes no longer beside others."""
 
     replies: int | None = Field(default=None, ge=1)
     """Replies that a server samples at a time; more wait. Default: `engine.max_batch`, and 32 for servers at

@@ -121,7 +121,7 @@ async def simulate(
             if run_dir is None
             else Ledger.open(run_dir, clock=clock)
         )
-        fleet = SimulatedFleet(simulation.servers, simulation.replies)
+        fleet = SimulatedFleet(simulation.servers, simulation.replies, workload.reply_slowdown)
         if simulation.death_every_s is not None:
             deaths = asyncio.create_task(fleet.kill_servers(simulation.death_every_s, simulation.restart_s))
             stack.push_async_callback(cancel_all, [deaths])

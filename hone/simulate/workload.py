@@ -54,6 +54,11 @@ class Workload(Protocol):
     @property
     def publish_s(self) -> float: ...
 
+    @property
+    def reply_slowdown(self) -> float:
+        """See `hone.simulate.fleet`; the seconds of replies are those alone."""
+        ...
+
 
 def lognormal(rng: random.Random, median: float, p99_ratio: float) -> float:
     """Draw from the lognormal distribution with this median and 99th percentile / median."""
@@ -83,6 +88,10 @@ class GivenWorkload:
     @property
     def publish_s(self) -> float:
         return self._settings.publish_s
+
+    @property
+    def reply_slowdown(self) -> float:
+        return self._settings.reply_slowdown
 
     @property
     def mean_turns(self) -> float:
@@ -137,6 +146,7 @@ class MergedTurns:
     def __init__(self, workload: Workload, number: int) -> None:
         self.task_ids = workload.task_ids
         self.publish_s = workload.publish_s
+        self.reply_slowdown = workload.reply_slowdown
         self.mean_turns = workload.mean_turns / number
         self.train_s = workload.train_s
         self._workload = workload

@@ -41,6 +41,38 @@ def test_replies_beyond_the_batch_wait_for_their_server():
     assert (busy, sampled) == (1, 0.75)
 
 
+def test_replies_beside_each_other_are_slower():
+    async def main() -> list[float]:
+        fleet = SimulatedFleet(1, replies=4, slowdown=0.5)
+        return await ends(*(fleet.reply(f"r{seconds}", seconds, TIMEOUT_S) for seconds in (10, 10, 40)))
+
+    # three at 1/2 of their speed until both short ones have ended, then the long one at full speed
+    assert run(main()) == [20, 20, 20 + 30]
+
+
+@given(
+    seconds=st.lists(st.integers(1, 50), min_size=1, max_size=12),
+    replies=st.integers(1, 6),
+    update=st.integers(0, 200),
+)
+def test_server_whose_replies_share_its_time_does_all_of_their_work(
+    seconds: list[int], replies: int, update: int
+):
+    async def main() -> float:
+        fleet = SimulatedFleet(1, replies=replies, slowdown=1.0)
+
+        async def publish() -> None:
+            await asyncio.sleep(update)
+            await fleet.publish(7, partial=True)
+
+        every = [fleet.reply(str(number), each, TIMEOUT_S) for number, each in enumerate(seconds)]
+        *times, _ = await ends(*every, publish())
+        return max(times)
+
+    total = sum(seconds)
+    assert run(main()) == pytest.approx(total + (7 if update < total else 0))
+
+
 def test_conversations_spread_over_servers_and_stay_there():
     async def main() -> list[float]:
         fleet = SimulatedFleet(2, replies=1)

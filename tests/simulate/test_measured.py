@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,9 @@ import pytest
 from hone.outcomes import Outcome
 from hone.rollout.store import Store
 from hone.simulate.errors import SimulationError
-from hone.simulate.measured import measure
+from hone.simulate.fleet import SimulatedFleet
+from hone.simulate.measured import Reply, fit_slowdown, measure
+from hone.simulate.virtual_time import run
 from hone.types import Call, TokenTree, Trajectory, Verdict
 from tests.simulate.running import run_of, simulation_of
 
@@ -66,6 +70,31 @@ def test_simulation_of_a_measured_run_has_its_step_times(tmp_path: Path):
     result = run_of(simulation_of(max_staleness=0, servers=1, replies=12, steps=3), measure(tmp_path))
     # start, two turns, grading, training and the update after it: nothing waits, every rollout is the same
     assert result.step_s == pytest.approx(28.0 + 31.0 + 8.5)
+
+
+def test_slowdown_of_replies_is_fitted():
+    async def main() -> list[Reply]:
+        fleet, draw, made = SimulatedFleet(1, replies=64, slowdown=0.04), random.Random(0), list[Reply]()
+        clock = asyncio.get_running_loop().time
+
+        async def reply(number: int) -> None:
+            await asyncio.sleep(draw.uniform(0, 200))
+            begun, tokens = clock(), draw.randrange(10, 60)
+            await fleet.reply(str(number), 2 + tokens / 20, 1e6)
+            made.append(Reply(begun, clock() - begun, tokens))
+
+        await asyncio.gather(*map(reply, range(600)))
+        return made
+
+    made = run(main())
+    slowdown, alone = fit_slowdown(made)
+    assert slowdown == pytest.approx(0.04, rel=0.15)
+    assert alone == pytest.approx([2 + reply.tokens / 20 for reply in made], rel=0.15)
+
+
+def test_replies_without_their_times_keep_their_seconds():
+    replies = [Reply(None, float(number), 5) for number in range(1, 300)]
+    assert fit_slowdown(replies) == (0.0, [reply.seconds for reply in replies])
 
 
 def test_run_without_a_step_is_refused(tmp_path: Path):
