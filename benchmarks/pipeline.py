@@ -35,7 +35,7 @@ from hone.simulate.virtual_time import run
 from hone.simulate.workload import GivenWorkload
 
 STALENESS = (0, 1, 2, 4, 8)
-SERVERS, GROUP_SIZE, MEASURED = 64, 8, 8
+SERVERS, GROUP_SIZE = 64, 8
 SETTINGS = SimulateSettings(
     tasks=1024,
     start_s=1.0,
@@ -77,22 +77,24 @@ def tail(given: GivenWorkload, rollouts: int = 20_000) -> tuple[float, float]:
     return median, seconds[int(0.99 * rollouts)] / median
 
 
-def simulation(max_staleness: int, *, groups: int, places: int) -> Simulation:
+def simulation(
+    max_staleness: int, *, groups: int, places: int, steps: int, limit_s: float | None
+) -> Simulation:
     first = 2 * (max_staleness + 1)  # the first window, and as long again
     return Simulation(
         rollout=RolloutSettings(
             group_size=GROUP_SIZE,
             concurrent_episodes=SERVERS * places,
             max_staleness=max_staleness,
-            time_limit_s=1e7,
+            time_limit_s=limit_s or 1e7,
             reply_timeout_s=1e7,
         ),
         groups_per_step=groups,
         servers=SERVERS,
         replies=places,
-        steps=first + MEASURED + max_staleness + 1,
+        steps=first + steps + max_staleness + 1,
         first=first,
-        last=first + MEASURED,
+        last=first + steps,
     )
 
 
@@ -132,6 +134,10 @@ def main() -> None:
     )
     parser.add_argument("--places", type=int, default=2, help="replies that a server samples at a time")
     parser.add_argument("--groups", type=int, default=256, help="groups of 8 rollouts per step")
+    parser.add_argument(
+        "--steps", type=int, default=32, help="steps that are measured, after the first windows"
+    )
+    parser.add_argument("--limit-s", type=float, help="time limit of a rollout; default: none")
     parser.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
     options = parser.parse_args()
     given = workload()
@@ -139,7 +145,16 @@ def main() -> None:
     print(f"a rollout: median {median:.0f} s, 99th percentile {ratio:.1f} times the median")
     rows: list[dict[str, object]] = []
     synchronous = 0.0
-    cases = [simulation(bound, groups=options.groups, places=options.places) for bound in options.staleness]
+    cases = [
+        simulation(
+            bound,
+            groups=options.groups,
+            places=options.places,
+            steps=options.steps,
+            limit_s=options.limit_s,
+        )
+        for bound in options.staleness
+    ]
     with get_context("spawn").Pool(len(cases)) as pool:
         found = pool.map(simulated, cases)
     for bound, (result, every, quick) in zip(options.staleness, found, strict=True):
@@ -171,6 +186,8 @@ def main() -> None:
                 "places": options.places,
                 "groups_per_step": options.groups,
                 "group_size": GROUP_SIZE,
+                "steps": options.steps,
+                "limit_s": options.limit_s,
                 "tail_ratio": round(ratio, 2),
                 "never_beyond_bound": all(
                     max(row["staleness"], default=0) <= row["max_staleness"]  # type: ignore[operator,type-var]
