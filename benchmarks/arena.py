@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -186,7 +186,8 @@ def result_of(cell: Cell, start: str) -> Result:
 def read_results(path: Path) -> dict[tuple[str, str, int], Result]:
     """Return the results by (stage, name, seed); a start model's by (START, its digest, 0)."""
     lines = read_json_lines(path) if path.is_file() else []
-    return {result.key: result for result in (Result(**cast("dict[str, Any]", line)) for line in lines)}
+    found = [Result(**record) for _, record in lines]
+    return {result.key: result for result in found}
 
 
 def start_model(arguments: argparse.Namespace, known: dict[tuple[str, str, int], Result]) -> tuple[Path, str]:
