@@ -5,7 +5,7 @@
 Each training is a process of its own and takes some minutes on two cores; all of them take hours. One line of
 `--results` tells what a finished training reached, and the next call runs those that have none; a training
 that was stopped goes on where it was. `--budget-s` stops before the next training would begin, and with 0
-only the page is written anew. Each gain is against the start model of its own training: another machine may
+only the page is written again. Each gain is against the start model of its own training: another machine may
 make another one of the same recipe. The last line is JSON.
 """
 
@@ -251,7 +251,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="name of a row; may be repeated; default: all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin nothing after so long")
-    parser.add_argument("--page", type=Path, help=f"Markdown page; what follows {MARK} is written anew")
+    parser.add_argument("--page", type=Path, help=f"Markdown page; what follows {MARK} is replaced")
     parser.add_argument("--set", action="append", default=[], help="a.b=value of the recipe, for all rows")
     arguments = parser.parse_args()
     began = time.monotonic()
