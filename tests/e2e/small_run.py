@@ -24,7 +24,7 @@ SMALL = {
     "rollout.group_size": 4,
     "rollout.attempts": 1,
     # so small a model resolves nothing; outcomes that differ in worth give it a gradient all the same
-    "rollout.rewards": "{ unresolved = -0.2, no_patch = -0.6 }",
+    "rollout.rewards": "{ unresolved = -0.2, no_patch = -0.6, format_limit = -0.7, context_limit = -0.8 }",
 }
 
 
