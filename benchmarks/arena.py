@@ -258,7 +258,14 @@ def main() -> int:
     known = read_results(arguments.results)
     failed: dict[str, str] = {}
     for cell in cells(arguments):
-        if cell.key in known or time.monotonic() - began >= arguments.budget_s:
+        if time.monotonic() - began >= arguments.budget_s:
+            break
+        if cell.key in known:
+            if list(known[cell.key].sets) != list(cell.sets):
+                raise SystemExit(
+                    f"{arguments.results} holds {cell.name}, seed {cell.seed}, with other settings "
+                    f"({' '.join(known[cell.key].sets)}): give those, or another --results"
+                )
             continue
         model, digest = start_model(arguments, known)
         print(f"{cell.stage}: {cell.name}, seed {cell.seed} ...", file=sys.stderr, flush=True)
