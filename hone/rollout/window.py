@@ -46,10 +46,6 @@ class Window:
         version = self._begun_at[position]
         return self.max_staleness + (self._version if version is None else version)
 
-    @property
-    def complete_groups(self) -> int:
-        return len(self._complete)
-
     def start(self, step: int) -> None:
         """Begin with `step`: the steps before it are trained, and nothing is admitted."""
         self._taken = step * self.groups_per_step
