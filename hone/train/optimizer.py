@@ -112,7 +112,8 @@ def orthogonalised(
     """Return [N, A, B]: each matrix with singular values near 1, by Newton-Schulz steps.
 
     In bfloat16 on an accelerator; in float32 on a CPU, where few have instructions for products of bfloat16
-    and the others take ten times as long. The quintic iteration of Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon/).
+    and the others take ten times as long. The quintic iteration of Jordan et al. 2024
+    (https://kellerjordan.github.io/posts/muon/).
     """
     linear, cubic, quintic = coefficients
     x = matrices.float() if matrices.device.type == "cpu" else matrices.bfloat16()
