@@ -177,7 +177,14 @@ def _servers_of(
 
 
 def _element(settings: RunSettings) -> int:
+    """Return the bytes of a number of the weights that train."""
     return BYTES["float32" if settings.model is None else settings.model.dtype]
+
+
+def _engine_element(settings: RunSettings) -> int:
+    """Return the bytes of a number in the engine."""
+    dtype = settings.engine.dtype if isinstance(settings.engine, LocalEngineSettings) else None
+    return _element(settings) if dtype is None else BYTES[dtype]
 
 
 def _gpu_row(
@@ -314,7 +321,7 @@ def _host_row(device: str, uses: tuple[str, ...], parts: dict[str, float], devic
 
 def _cpu_engine(settings: RunSettings, shape: Shape, copies: int) -> float:
     """Return the bytes of an engine on the CPU; `copies` of the weights are in a local one."""
-    engine, element = settings.engine, _element(settings)
+    engine, element = settings.engine, _engine_element(settings)
     weights = shape.parameters * element
     if isinstance(engine, LocalEngineSettings):
         return _conversations(settings, shape) + copies * weights
@@ -333,12 +340,12 @@ def _samples_beside_ranks(settings: RunSettings) -> bool:
 def _copies_beside_trainer(settings: RunSettings) -> int:
     """Return the copies of the weights that a local engine holds beside the trainer, at their peak.
 
-    It shares those of a trainer in its process, unless rollouts go on during a training step. Otherwise it
-    has its own, and a second copy while it reads new ones; adapters are read in place beside ranks.
+    It shares those of a trainer in its process, unless it needs its own: then it has them, and a second copy
+    while it reads new ones; adapters are read in place beside ranks.
     """
     if settings.train.learner == "ranks":
         return 1 if settings.train.lora is not None else 2
-    return 2 if settings.rollout.max_staleness else 0
+    return 2 if settings.engine_copies_weights else 0
 
 
 def _local_engine(settings: RunSettings, command: Command, shape: Shape | None) -> float:
@@ -347,9 +354,8 @@ def _local_engine(settings: RunSettings, command: Command, shape: Shape | None) 
         return 0.0
     if _samples_beside_ranks(settings):
         return 0.0
-    return _conversations(settings, shape) + _copies_beside_trainer(settings) * shape.parameters * _element(
-        settings
-    )
+    copies = _copies_beside_trainer(settings) * shape.parameters * _engine_element(settings)
+    return _conversations(settings, shape) + copies
 
 
 def _conversations(settings: RunSettings, shape: Shape) -> float:
@@ -357,7 +363,7 @@ def _conversations(settings: RunSettings, shape: Shape) -> float:
     engine = settings.engine
     assert isinstance(engine, LocalEngineSettings), "only called for one"
     count = min(engine.max_batch + engine.cached_sessions, settings.rollout.concurrent_episodes)
-    return count * engine.context_tokens * shape.kv_bytes(_element(settings))
+    return count * engine.context_tokens * shape.kv_bytes(_engine_element(settings))
 
 
 def _work(settings: RunSettings, placement: Placement) -> StepWork:

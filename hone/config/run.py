@@ -149,6 +149,18 @@ class RunSettings(Settings):
         """Setting -> the environment variable that gave its value."""
         return self._variables
 
+    @property
+    def engine_copies_weights(self) -> bool:
+        """Whether a local engine has weights of its own, even beside a trainer in its process.
+
+        It has them where rollouts go on during a training step, which need weights that do not change under them, and
+        where it samples in a precision of its own.
+        """
+        if not isinstance(self.engine, LocalEngineSettings):
+            return False
+        goes_on = self.rollout.max_staleness > 0 and self.train.learner == "in_process"
+        return goes_on or self.engine.dtype is not None
+
     def with_variables(self, variables: Mapping[str, str]) -> RunSettings:
         """Return the settings with another record of the variables that gave their values."""
         copy = self.model_copy()

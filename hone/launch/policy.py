@@ -16,7 +16,7 @@ from hone.policy.engine import Engine, Sampling
 from hone.policy.hub import PIN, find_model, pin_model
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
-from hone.policy.settings import LocalEngineSettings, ModelSettings, OpenAIEngineSettings
+from hone.policy.settings import Dtype, LocalEngineSettings, ModelSettings, OpenAIEngineSettings
 from hone.rollout.metering import Conversation
 
 if TYPE_CHECKING:
@@ -39,9 +39,12 @@ class Policy:
         """The weights; the first use loads them and blocks. Raises PolicyError."""
         return self.load_model()
 
-    def load_model(self) -> PreTrainedModel:
-        """Return another copy of the weights on the same device; blocks. Raises PolicyError."""
-        model: Any = load_model(self.settings.path, self.settings.dtype)
+    def load_model(self, dtype: Dtype | None = None) -> PreTrainedModel:
+        """Return another copy of the weights on the same device; blocks. Raises PolicyError.
+
+        `dtype`: default that of `settings`.
+        """
+        model: Any = load_model(self.settings.path, dtype or self.settings.dtype)
         return model.to(self.device)
 
 
@@ -84,9 +87,10 @@ async def open_engine(
     if isinstance(settings.engine, LocalEngineSettings):
         from hone.policy.local import LocalEngine  # imports torch
 
-        # during a training step in this process, rollouts need weights that do not change under them
-        own = settings.rollout.max_staleness > 0 and settings.train.learner == "in_process"
-        model = await asyncio.to_thread(policy.load_model if own else lambda: policy.model)
+        dtype = settings.engine.dtype
+        model = await asyncio.to_thread(
+            lambda: policy.load_model(dtype) if settings.engine_copies_weights else policy.model
+        )
         engine = LocalEngine(model, settings.engine)
         try:
             yield engine

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hone.policy.errors import PolicyError
 from hone.policy.rendering import ChatRenderer, family_names, family_renderer, first_line
 from hone.policy.reply import ToolSpec
+from hone.policy.settings import Dtype
 from hone.policy.template import TemplateRenderer
 from hone.types import Message
 
@@ -84,7 +85,7 @@ def longest_context(folder: Path) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def load_model(path: Path, dtype: Literal["float32", "bfloat16"] = "float32") -> PreTrainedModel:
+def load_model(path: Path, dtype: Dtype = "float32") -> PreTrainedModel:
     """Return the causal language model in folder `path`, in evaluation mode, on the CPU.
 
     Raises PolicyError if the folder, its configuration or its weights are missing or corrupt.

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from hone.settings import Mark, Settings
 
+Dtype = Literal["float32", "bfloat16"]
+
 
 class ModelSettings(Settings):
     """Which model is trained."""
@@ -22,7 +24,7 @@ class ModelSettings(Settings):
     """Branch, tag or commit of a model on the hub; default: its main branch. A training keeps the commit that
     it started from."""
 
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     """Precision of the weights."""
 
     thinking: bool = True
@@ -62,6 +64,10 @@ class LocalEngineSettings(EngineSettings):
     threads: Annotated[int | None, Mark.SAME_RESULTS] = Field(default=None, ge=1)
     """Threads of tensor operations on a CPU; default: one per core. Fewer leave cores to the sandboxes on the
     same machine, which is faster for a small model."""
+
+    dtype: Dtype | None = None
+    """Precision in which replies are sampled, if it is not that of the weights that train (`model.dtype`): the
+    engine then keeps a copy of them, as the engines of a cluster do."""
 
     cached_sessions: Annotated[int, Mark.SAME_RESULTS] = Field(default=128, ge=0)
     """Idle conversations whose keys and values stay cached; the least recently used is evicted first."""

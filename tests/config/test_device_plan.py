@@ -132,6 +132,17 @@ def test_local_engine_of_an_asynchronous_run_holds_its_own_weights(recipe: Path,
     assert own.parts["engine"] == pytest.approx(shared.parts["engine"] + 4 * 8_190_735_360 / 2**30)
 
 
+@pytest.mark.parametrize("where", [[], ["placement.trainer=cpu"]])
+def test_engine_of_another_precision_holds_its_own_weights_in_it(recipe: Path, where: list[str]):
+    devices = CPU if where else EIGHT
+    sets = ["engine.kind=local", *where]
+    stale = planned(recipe, [*sets, "rollout.max_staleness=2"], devices).devices[0]
+    own = planned(recipe, [*sets, "model.dtype=float32", "engine.dtype=bfloat16"], devices).devices[0]
+    same = planned(recipe, [*sets, "model.dtype=float32"], devices).devices[0]
+    assert own.parts["engine"] == pytest.approx(stale.parts["engine"])
+    assert own.parts["weights"] == same.parts["weights"] > stale.parts["weights"]
+
+
 def test_reference_model_counts_only_with_a_kl_term(recipe: Path):
     assert trainer(recipe).parts["reference"] == 0
     with_kl = trainer(recipe, "train.loss.kl_coef=0.1").parts

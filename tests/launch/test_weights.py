@@ -21,7 +21,7 @@ from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.policy.errors import PolicyError
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
-from hone.policy.settings import ModelSettings, OpenAIEngineSettings
+from hone.policy.settings import LocalEngineSettings, ModelSettings, OpenAIEngineSettings
 from hone.policy.tiny import make_tiny
 from hone.train.in_process import InProcessLearner
 from hone.train.lora import publish_adapters
@@ -130,6 +130,41 @@ def test_local_engine_samples_from_the_weights_of_ranks(
     asyncio.run(run())
     left = [path.name for path in (settings.run_dir / "weights").iterdir()]
     assert left == ([] if lora else ["v2"])
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)])
+@pytest.mark.parametrize("shared", [True, False], ids=["in process", "ranks"])
+def test_engine_of_another_precision_samples_from_rounded_weights(
+    policy: Policy, settings: RunSettings, folder: Path, lora: LoraSettings | None, shared: bool
+):
+    own = settings.model_copy(update={"engine": LocalEngineSettings(dtype="bfloat16")})
+    learner: Any = InAnotherProcess(folder, lora)
+    if shared:
+        learner = InProcessLearner(
+            policy.model,
+            objective=CrossEntropy(),
+            optimizer=OptimizerSettings(),
+            passes=PassSettings(),
+            settings=LearnerSettings(lora=lora),
+        )
+    trained_weights = [p for p in learner.model.parameters() if p.requires_grad]
+    ids = torch.arange(20)[None]
+
+    async def run() -> None:
+        async with open_engine(policy, own) as engine:
+            assert isinstance(engine, LocalEngine)
+            assert {p.dtype for n, p in engine.model.named_parameters() if "lora" not in n} == {torch.bfloat16}
+            publish = publisher(engine, policy, learner, own)
+            for version in range(2):
+                await publish(version)
+                with torch.no_grad():
+                    sampled, trained = (m(ids).logits.float() for m in (engine.model, learner.model))
+                    assert 1e-5 < (sampled - trained).abs().max() < 0.05 * trained.abs().max()
+                    for parameter in trained_weights:
+                        parameter.add_(0.05)
+
+    asyncio.run(run())
+    assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
 
 
 def test_adapters_of_ranks_are_published_alone(policy: Policy, folder: Path, tmp_path: Path):

@@ -311,7 +311,8 @@ def test_pause_finishes_running_requests_and_holds_new_ones(model):
     async def scenario(engine):
         running = asyncio.create_task(engine.generate([1], Sampling(max_tokens=50), session="running"))
         await asyncio.sleep(0)  # it is sent before what follows
-        await engine.release("nothing")  # and begun by now
+        for _ in range(2):  # a request joins after the commands that the worker thread found with it
+            await engine.release("nothing")
         await engine.pause()
         assert len((await running).token_ids) == 50
         held = asyncio.create_task(engine.generate([2], Sampling(max_tokens=1), session="held"))
