@@ -178,7 +178,8 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
         ("families seen in training", rate(report["before"]), rate(report["after"]), report["after"]["n"]),
         ("families never seen", rate(unseen["before"]), rate(unseen["after"]), unseen["after"]["n"]),
     ]
-    print_table(["held-out tasks", "before RL", "after RL", "n"], rows, title="Resolve rate (95 % interval)")
+    title = f"Resolve rate at temperature {report['temperature']:g} (95 % interval)"
+    print_table(["held-out tasks", "before RL", "after RL", "n"], rows, title=title)
     print_fields(
         {
             "demonstrations": str(taught["recorded"]) + right,

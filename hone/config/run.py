@@ -153,8 +153,8 @@ class RunSettings(Settings):
     def engine_copies_weights(self) -> bool:
         """Whether a local engine has weights of its own, even beside a trainer in its process.
 
-        It has them where rollouts go on during a training step, which need weights that do not change under them, and
-        where it samples in a precision of its own.
+        It has them where rollouts go on during a training step, which need weights that do not change under
+        them, and where it samples in a precision of its own.
         """
         if not isinstance(self.engine, LocalEngineSettings):
             return False

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hone.config import RunSettings
-from hone.launch.evaluate import run_evaluation
+from hone.config import ConfigError, RunSettings
+from hone.launch.evaluate import at_temperature, run_evaluation
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, claimed, replace_symlink, with_model
 from hone.launch.runtime import Runtime, open_runtime
@@ -36,12 +36,17 @@ GIB = 1 << 30
 
 
 def quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
-    """Run the stages that are not done; return the content of `run_dir/report.json`."""
+    """Run the stages that are not done; return the content of `run_dir/report.json`.
+
+    Both evaluations sample at `evaluate.temperatures`, or else at `sampling.temperature`. Raises ConfigError
+    for several temperatures.
+    """
     return asyncio.run(_quickstart(settings, reporter))
 
 
 async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, Any]:
     run_dir = settings.run_dir
+    measured = _as_measured(settings)
     splits = load_splits(settings.tasks)
     demonstrated, practised = split_demonstrated(settings, splits.train)
     with _clock(run_dir) as seconds:
@@ -51,15 +56,16 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             save([task for _, tasks in splits.named() for task in tasks], run_dir / "tasks.jsonl")
             start, demonstrations = await make_start_model(settings, runtime, reporter, demonstrated)
             teacher = await _measure_demonstrator(settings, runtime, reporter, demonstrated)
-            before = await _measure(settings, runtime, reporter, splits, start, "before")
+            before = await _measure(measured, runtime, reporter, splits, start, "before")
             trained = await run_training(
                 ready, runtime, reporter, tasks=practised, validation=splits.validation
             )
             final = replace_symlink(run_dir / "final", trained.checkpoint)
-            after = await _measure(settings, runtime, reporter, splits, final, "after")
+            after = await _measure(measured, runtime, reporter, splits, final, "after")
         report = {
             "before": before["test"],
             "after": after["test"],
+            "temperature": measured.sampling.temperature,
             "unseen_families": {"before": before["test_unseen"], "after": after["test_unseen"]},
             "demonstrations": {
                 "recorded": len(demonstrations),
@@ -74,6 +80,16 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
         }
     write_file(run_dir / "report.json", json.dumps(report, indent=1) + "\n")
     return report
+
+
+def _as_measured(settings: RunSettings) -> RunSettings:
+    """Return the settings of both evaluations."""
+    temperatures = settings.evaluate.temperatures
+    if len(temperatures) > 1:
+        raise ConfigError(
+            f"evaluate.temperatures lists {len(temperatures)}: the quickstart measures at one temperature"
+        )
+    return at_temperature(settings, temperatures[0]) if temperatures else settings
 
 
 async def _measure(

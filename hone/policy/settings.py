@@ -66,8 +66,8 @@ class LocalEngineSettings(EngineSettings):
     same machine, which is faster for a small model."""
 
     dtype: Dtype | None = None
-    """Precision in which replies are sampled, if it is not that of the weights that train (`model.dtype`): the
-    engine then keeps a copy of them, as the engines of a cluster do."""
+    """Precision in which replies are sampled, with a copy of the weights in it, as engines of a cluster have;
+    default: that of `model.dtype`."""
 
     cached_sessions: Annotated[int, Mark.SAME_RESULTS] = Field(default=128, ge=0)
     """Idle conversations whose keys and values stay cached; the least recently used is evicted first."""

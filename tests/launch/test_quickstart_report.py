@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from hone.cli.training import print_quickstart
-from hone.launch.quickstart import right_share
+from hone.config import ConfigError, RunSettings
+from hone.evaluate.settings import EvaluateSettings
+from hone.launch.quickstart import quickstart, right_share
+from hone.launch.reporter import make_reporter
 from hone.rollout.demonstrations import Demonstration
 from tests.grading.example import make_task
 
@@ -25,6 +28,13 @@ TASK = replace(make_task(), metadata={"fixes": FIXES})
 def said(task_id: str, command: str) -> Demonstration:
     reply = {"role": "assistant", "content": f"```bash\n{command}\n```"}
     return Demonstration(task_id=task_id, rollout_id=f"{task_id}-0", messages=(reply,))
+
+
+def test_quickstart_refuses_to_measure_at_several_temperatures(tmp_path: Path) -> None:
+    evaluated = EvaluateSettings(temperatures=(0.0, 1.0))
+    with pytest.raises(ConfigError, match="one temperature"):
+        quickstart(RunSettings(run_dir=tmp_path / "run", evaluate=evaluated), make_reporter())
+    assert not (tmp_path / "run").exists()
 
 
 def test_right_share_counts_demonstrations_with_a_right_fix() -> None:
@@ -45,6 +55,7 @@ def test_printed_share_equals_the_report(
     report: dict[str, Any] = {
         "before": rate,
         "after": rate,
+        "temperature": 0.0,
         "unseen_families": {"before": rate, "after": rate},
         "demonstrations": {"recorded": 40, "right": right, "graded": rate},
         "checkpoint": "final",

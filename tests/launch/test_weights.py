@@ -153,7 +153,8 @@ def test_engine_of_another_precision_samples_from_rounded_weights(
     async def run() -> None:
         async with open_engine(policy, own) as engine:
             assert isinstance(engine, LocalEngine)
-            assert {p.dtype for n, p in engine.model.named_parameters() if "lora" not in n} == {torch.bfloat16}
+            weights = {p.dtype for name, p in engine.model.named_parameters() if "lora" not in name}
+            assert weights == {torch.bfloat16}
             publish = publisher(engine, policy, learner, own)
             for version in range(2):
                 await publish(version)
