@@ -68,9 +68,8 @@ def _namespaces(request: pytest.FixtureRequest, base: Path) -> Iterator[Run]:
 
 @contextmanager
 def _namespaces_with_image(request: pytest.FixtureRequest, base: Path) -> Iterator[Run]:
-    registry = request.getfixturevalue("registry")
+    image = f"docker://{request.getfixturevalue('registry_image')}"
     settings = SandboxSettings(state_dir=base / "state", cache_dir=base / "cache")
-    image = f"docker://{registry.address}/{BASE_IMAGE}"
     with open_provider(WithImage(make_provider(settings), image)) as run:
         yield run
     assert list((base / "state").iterdir()) == []
@@ -195,6 +194,7 @@ def test_smoke_names_existing_checks() -> None:
     assert {check.__name__ for check in CHECKS} >= SMOKE
 
 
+@pytest.mark.xdist_group("conformance-namespaces-image")
 def test_digest_of_an_image_is_stable(open_run: OpenRun) -> None:
     async def ask(provider: Provider) -> None:
         digest = await provider.digest("host")
