@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.services.fixtures import docker, podman, registry
+from tests.services.fixtures import docker, podman, registry, registry_image
 
-__all__ = ["docker", "podman", "registry"]
+__all__ = ["docker", "podman", "registry", "registry_image"]
 
 # "fast" and "test" draw the same examples in every run, so that only a change turns a test red;
 # `make test-full` draws new ones. No deadline: on a busy machine any example may take longer than 200 ms.

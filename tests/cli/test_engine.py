@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hone.policy.tiny import make_tokenizer
+from tests.cli.in_process import hone
 from tests.policy.conftest import SETTINGS, TEXTS
 from tests.policy.engines.test_managed import pids, toy_python, wait_until_gone
 from tests.services.process import reserve_port
@@ -100,8 +101,8 @@ def test_failed_start_is_one_sentence(
             holder.bind(("127.0.0.1", 0))
             holder.listen()
             port = holder.getsockname()[1]
-        arguments = words(tmp_path / "nowhere" if change == "nowhere" else model, python, port)
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
+        _, *arguments = words(tmp_path / "nowhere" if change == "nowhere" else model, python, port)
+        done = hone(*arguments)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert re.search(said, last), done.stderr

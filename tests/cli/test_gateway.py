@@ -14,6 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.cli.in_process import hone
+
 pytestmark = pytest.mark.slow  # starts servers
 HONE = str(Path(sys.executable).with_name("hone"))
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Fix it."}]}
@@ -115,7 +117,7 @@ def test_sessions_need_the_token_on_socket_and_port(script, tmp_path):
 )
 def test_unusable_options_give_one_sentence(script, words, code, sentence):
     words = tuple(word.replace("{script}", str(script)) for word in words)
-    done = subprocess.run([HONE, "gateway", *words], capture_output=True, text=True, timeout=120)
+    done = hone("gateway", *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

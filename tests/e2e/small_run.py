@@ -12,15 +12,16 @@ HONE = Path(sys.executable).with_name("hone")
 TIMEOUT_S = 600.0  # of one command; what takes a minute here may take many on a busy machine
 
 SMALL = {
-    "tasks.train": 52,
-    "tasks.test": 12,
-    "tasks.unseen": 4,
+    "tasks.train": 46,
+    "tasks.test": 6,
+    "tasks.unseen": 2,
+    "tiny_model.layers": 2,
     "demonstrations.rollouts": 40,
     "demonstrations.graded": 4,
     "sft.epochs": 8,
     "sft.optimizer.warmup_steps": 5,
     "train.steps": 3,
-    "groups_per_step": 4,
+    "groups_per_step": 2,
     "rollout.group_size": 4,
     "rollout.attempts": 1,
     # so small a model resolves nothing; outcomes that differ in worth give it a gradient all the same

@@ -78,6 +78,7 @@ def test_path_that_no_file_can_have_is_refused(name: str) -> None:
     assert len(str(refusal.value)) < 300
 
 
+@pytest.mark.full
 def test_benchmark_of_the_scan_runs_at_a_small_size() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.patch_scan", "--kib", "4"],

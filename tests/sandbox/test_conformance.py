@@ -1,7 +1,8 @@
 """Hone's providers pass the conformance suite.
 
-`make test` runs every check on the namespaces provider and a smoke of them on each other one;
-`make test-full` runs every check on every provider.
+`make test` runs every check on the namespaces provider, a smoke of them on each other one, and of podman,
+which has the provider and the API of Docker, only whether it serves them; `make test-full` runs every check
+on every provider, and on a pool of Docker nodes.
 """
 
 from __future__ import annotations
@@ -68,9 +69,8 @@ def _namespaces(request: pytest.FixtureRequest, base: Path) -> Iterator[Run]:
 
 @contextmanager
 def _namespaces_with_image(request: pytest.FixtureRequest, base: Path) -> Iterator[Run]:
-    registry = request.getfixturevalue("registry")
-    settings = SandboxSettings(state_dir=base / "state", cache_dir=base / "cache")
-    image = f"docker://{registry.address}/{BASE_IMAGE}"
+    image = f"docker://{request.getfixturevalue('registry_image')}"
+    settings = SandboxSettings(state_dir=base / "state", cache_dir=base.parent / "cache")
     with open_provider(WithImage(make_provider(settings), image)) as run:
         yield run
     assert list((base / "state").iterdir()) == []
@@ -155,6 +155,11 @@ PROVIDERS: dict[str, Open] = {
     "pool-docker": _pool_docker,
 }
 ENGINES = ("docker", "podman", "pool-docker")  # one worker runs them all
+IN_MAKE_TEST: dict[str, set[str]] = {  # where it is not the smoke
+    "namespaces": {check.__name__ for check in CHECKS},
+    "podman": {"a_shell_command_runs_in_bash", "a_timed_out_command_dies_with_its_children"},
+    "pool-docker": set(),  # a pool and Docker, each of which has a smoke
+}
 CASES = [
     pytest.param(
         name,
@@ -162,7 +167,7 @@ CASES = [
         id=f"{name}-{check.__name__}",
         marks=[
             pytest.mark.xdist_group("engines" if name in ENGINES else f"conformance-{name}"),
-            *([] if name == "namespaces" or check.__name__ in SMOKE else [pytest.mark.full]),
+            *([] if check.__name__ in IN_MAKE_TEST.get(name, SMOKE) else [pytest.mark.full]),
         ],
     )
     for name in PROVIDERS
@@ -195,6 +200,7 @@ def test_smoke_names_existing_checks() -> None:
     assert {check.__name__ for check in CHECKS} >= SMOKE
 
 
+@pytest.mark.xdist_group("conformance-namespaces-image")
 def test_digest_of_an_image_is_stable(open_run: OpenRun) -> None:
     async def ask(provider: Provider) -> None:
         digest = await provider.digest("host")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sandbox
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     base = tmp_path_factory.mktemp("hone")
-    settings = SandboxSettings(state_dir=base / "state", cache_dir=base / "cache")
+    settings = SandboxSettings(state_dir=base / "state", cache_dir=base.parent / "cache")
     with open_provider(make_provider(settings)) as run:
         yield run
 

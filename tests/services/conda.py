@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.interpreters import find_python, shared_environment
+from tests.services.image import compile_modules
 
 TESTBED = "opt/miniconda3/envs/testbed"
 _ACTIVATE = """export CONDA_PREFIX=/opt/miniconda3
@@ -45,6 +46,7 @@ def write_testbed(target: Path, python: str, *requirements: str) -> None:
         stdlib = found.parent.parent / "lib" / f"python{python}"
         shutil.copytree(stdlib, library, ignore=shutil.ignore_patterns(*_NOT_NEEDED, "config-*"))
         shutil.copytree(packages, library / "site-packages", ignore=shutil.ignore_patterns("__pycache__"))
+        compile_modules(library, f"/{TESTBED}/lib", found)
         for shared in (found.parent.parent / "lib").glob(f"libpython{python}.so.*"):
             (root / "usr/lib/x86_64-linux-gnu").mkdir(parents=True, exist_ok=True)
             shutil.copy(shared, root / "usr/lib/x86_64-linux-gnu")
@@ -70,4 +72,5 @@ def write_layer(target: Path, root: Path) -> None:
 def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
+    member.mtime = int(member.mtime)  # as in `tests.services.image`
     return member

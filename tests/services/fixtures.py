@@ -32,7 +32,12 @@ def podman() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def registry() -> Iterator[Registry]:
-    """A registry that holds BASE_IMAGE."""
+    """An empty registry."""
     with image_registry() as registry:
-        registry.push(base_archive(), BASE_IMAGE)
         yield registry
+
+
+@pytest.fixture(scope="session")
+def registry_image(registry: Registry) -> str:
+    """The name of BASE_IMAGE in the registry."""
+    return registry.push(base_archive(), BASE_IMAGE)

@@ -21,7 +21,7 @@ import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 BASE_IMAGE = "hone-base:latest"
@@ -36,7 +36,12 @@ sort split stat stdbuf stty sum sync tac tail tar tee test timeout touch tr true
 uname unexpand uniq unlink unshare uptime vdir wc which who whoami xargs yes
 """
 _PYTHON_PACKAGES = ("pytest", "iniconfig", "packaging", "pluggy", "pygments")
-_NOT_NEEDED = {"test", "tests", "idlelib", "turtledemo", "tkinter", "ensurepip", "lib2to3", "__pycache__"}
+# Each operation on the image costs by its size.
+_NOT_NEEDED = {
+    "test", "tests", "idlelib", "turtle", "turtledemo", "tkinter", "_tkinter", "ensurepip", "lib2to3",
+    "pydoc_data", "__pycache__", "_testcapi", "_testinternalcapi", "_testclinic", "_testbuffer",
+    "_xxtestfuzz",
+}  # fmt: skip
 _FOLDERS = ("dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/tmp")
 _LINKS = {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}
 _ETC = {
@@ -139,14 +144,18 @@ def _pack_base(target: Path) -> None:
         python = f"/usr/local/bin/python{sys.version_info.major}.{sys.version_info.minor}"
         _place_python(root, python, stdlib)
         shutil.copytree(git_core, root / "usr/lib/git-core", symlinks=True, ignore=_git_extras)
+        if (root / "usr/lib/git-core/git").is_file():  # a second copy of the largest program
+            (root / "usr/lib/git-core/git").unlink()
+            (root / "usr/lib/git-core/git").symlink_to("../../bin/git")
         templates = Path("/usr/share/git-core/templates")
         if templates.is_dir():
             shutil.copytree(templates, root / str(templates).lstrip("/"))
-        binaries = [*programs.values(), *(stdlib / "lib-dynload").glob("*.so")]
-        for library in _libraries(binaries):
+        extensions = [path for path in (stdlib / "lib-dynload").glob("*.so") if not _is_unneeded(path.name)]
+        for library in _libraries([*programs.values(), *extensions]):
             _copy(library, root / _merged(library))
         if (cache := Path("/etc/ld.so.cache")).exists():
             _copy(cache, root / "etc/ld.so.cache")
+        _strip_symbols(root)
         with tarfile.open(target, "w") as tar:
             tar.add(root, ".", filter=_owned_by_root)
 
@@ -154,13 +163,14 @@ def _pack_base(target: Path) -> None:
 def _place_python(root: Path, python: str, stdlib: Path) -> None:
     """Under /usr/local, where the interpreter finds its library by its own path; pytest lies beside it."""
     library = root / "usr/local/lib" / Path(python).name
-    shutil.copytree(stdlib, library, ignore=lambda _, names: _NOT_NEEDED.union({"site-packages"}) & {*names})
+    shutil.copytree(stdlib, library, ignore=_python_extras)
     for config in library.glob("config-*"):
         shutil.rmtree(config)
     for package in _PYTHON_PACKAGES:
         for file in importlib.metadata.files(package) or ():
-            if ".." not in file.parts and "__pycache__" not in file.parts:
+            if ".." not in file.parts and "__pycache__" not in file.parts and not _is_other_lexer(file):
                 _copy(Path(str(file.locate())), library / file)
+    compile_modules(library, "/usr/local/lib")
     (root / python.lstrip("/")).parent.mkdir()
     (root / "usr/bin/python3").rename(root / python.lstrip("/"))
     for link in ("usr/local/bin/python3", "usr/local/bin/python", "usr/bin/python3"):
@@ -168,6 +178,49 @@ def _place_python(root: Path, python: str, stdlib: Path) -> None:
     pytest = root / "usr/local/bin/pytest"
     pytest.write_text(f"#!{python}\nimport sys, pytest\nsys.exit(pytest.console_main())\n")
     pytest.chmod(0o755)
+
+
+def compile_modules(library: Path, at: str, python: Path | None = None) -> None:
+    """Compile the modules below `library`, which lies in the directory `at` of the image.
+
+    A sandbox cannot keep what its Python compiles: without this, each start of pytest compiles all modules.
+    A module that changes afterwards is compiled again, since its time differs.
+
+    Args:
+        python: the interpreter that will import them; default: the running one.
+    """
+    python = python or Path(sys.executable)
+    command = [python, "-I", "-m", "compileall", "-q", "-d", f"{at}/{library.name}", library]
+    done = subprocess.run(command, capture_output=True, text=True)  # 1: a module is not for this version
+    if done.returncode not in (0, 1) or not any(library.rglob("*.pyc")):
+        raise RuntimeError(f"cannot compile {library}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
+def _strip_symbols(root: Path) -> None:
+    """Remove the debugging symbols of programs and libraries, most of their size, where there is `strip`."""
+    if shutil.which("strip") is None:
+        return
+    for path in root.rglob("*"):
+        if path.is_symlink() or not path.is_file():
+            continue
+        with path.open("rb") as file:
+            is_elf = file.read(4) == b"\x7fELF"
+        if is_elf:
+            subprocess.run(["strip", "--strip-unneeded", path], capture_output=True)  # or it stays as it is
+
+
+def _python_extras(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name == "site-packages" or _is_unneeded(name)}
+
+
+def _is_unneeded(name: str) -> bool:
+    return name.partition(".")[0] in _NOT_NEEDED
+
+
+def _is_other_lexer(file: PurePath) -> bool:
+    """Whether pygments has the file for languages or looks that pytest never shows."""
+    kept = {"__init__", "_mapping", "default", "diff", "python", "special"}
+    return file.parent.name in ("lexers", "styles") and file.stem not in kept
 
 
 def _git_extras(folder: str, names: list[str]) -> set[str]:
@@ -217,6 +270,7 @@ def _add_file(tar: tarfile.TarFile, path: str, data: bytes) -> None:
 def _owned_by_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uid = info.gid = 0
     info.uname = info.gname = "root"
+    info.mtime = int(info.mtime)  # not every engine unpacks fractions, and compiled modules name the time
     if info.name == ".":
         info.mode = 0o755
     return info

@@ -16,8 +16,9 @@ import psutil
 import pytest
 
 from tests.sandbox.ordinary_user import run_as_ordinary_user
+from tests.services.conda import write_layer
 from tests.services.engines import docker_engine, podman_engine
-from tests.services.image import BASE_IMAGE, base_archive, derive
+from tests.services.image import BASE_IMAGE, base_archive, write_archive
 from tests.services.process import ServiceFailed, control_groups, require, running, service_folder
 from tests.services.registry import image_registry
 from tests.waiting import wait_until
@@ -92,7 +93,12 @@ def test_an_engine_leaves_nothing_though_a_container_runs(make: Any, end: signal
 
 
 def test_an_image_goes_into_the_registry_and_out(tmp_path: Path) -> None:
-    derive(tmp_path / "x.tar", "x:1", {"srv/hello": b"hello"}, {"WorkingDir": "/srv", "User": "nobody"})
+    (tmp_path / "layer" / "srv").mkdir(parents=True)
+    (tmp_path / "layer" / "srv" / "hello").write_text("hello")
+    write_layer(tmp_path / "layer.tar", tmp_path / "layer")
+    write_archive(
+        tmp_path / "x.tar", "x:1", [tmp_path / "layer.tar"], {"WorkingDir": "/srv", "User": "nobody"}
+    )
     with image_registry() as registry:
         full = registry.push(tmp_path / "x.tar", "team/x:1")
         command = ["skopeo", "inspect", "--config", "--tls-verify=false", f"docker://{full}"]

@@ -7,6 +7,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,28 @@ def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
     assert balance.steps == 14
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[torch.Tensor]]:
+    """Return a function: the weights after four steps with a checkpoint every so many."""
+
+    @cache
+    def run(every: int) -> list[torch.Tensor]:
+        return weights(live(tmp_path_factory.mktemp("whole"), settings_of(4, every)))
+
+    return run
+
+
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 2])
 @pytest.mark.parametrize("point", ["collected", "trained", "ended", "written", "checkpointed"])
 def test_crashed_run_resumes_to_the_same_weights(
-    tmp_path: Path, point: str, every: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    point: str,
+    every: int,
+    undisturbed: Callable[[int], list[torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = settings_of(4, every)
-    expected = weights(live(tmp_path / "whole", settings))
+    expected = undisturbed(every)
     at = 3 if every == 2 and point in ("written", "checkpointed") else 2  # step 2 has no checkpoint then
 
     def crash(where: str, step: int) -> None:
@@ -111,7 +127,10 @@ def test_crashed_run_resumes_to_the_same_weights(
 
 @pytest.mark.parametrize("restarts", [1, 0])
 def test_run_goes_on_from_its_checkpoint_after_a_rank_error(
-    tmp_path: Path, restarts: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    restarts: int,
+    undisturbed: Callable[[int], list[torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The learner of this process stands in for one on ranks."""
     run = ToyRun(tmp_path / "broken", settings_of(4, 2, restarts=restarts))
@@ -132,8 +151,7 @@ def test_run_goes_on_from_its_checkpoint_after_a_rank_error(
             asyncio.run(train(run.parts))
     else:
         asyncio.run(train(run.parts))
-        expected = weights(live(tmp_path / "whole", settings_of(4, 2)))
-        assert all(torch.equal(a, b) for a, b in zip(expected, weights(run), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(undisturbed(2), weights(run), strict=True))
         balance = run.ledger.balance()
         assert (balance.trained, balance.masked, balance.in_flight, balance.steps) == (60, 4, 0, 4)
     run.close()

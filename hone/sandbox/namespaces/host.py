@@ -128,7 +128,8 @@ def build_etc(directory: Path) -> None:
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
-            shutil.copytree(source, copy, symlinks=True, ignore=_private)
+            copy.mkdir()
+            _copy_public(str(source), str(copy))
         else:
             shutil.copyfile(source, copy)
     for name, text in _WRITTEN.items():
@@ -136,13 +137,22 @@ def build_etc(directory: Path) -> None:
     make_readable(target)
 
 
-def _private(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if not _is_copyable(Path(folder) / name)]
+def _copy_public(source: str, target: str) -> None:
+    """Copy the files of a directory that every user may read, and links as links.
 
-
-def _is_copyable(path: Path) -> bool:
-    """Whether `copytree` may copy a path; it copies links as links."""
-    return path.is_symlink() or _is_public(path)
+    Each opening of a provider copies some hundred links: `shutil.copytree` takes four times as long.
+    """
+    with os.scandir(source) as entries:
+        for entry in entries:
+            copy = f"{target}/{entry.name}"
+            if entry.is_symlink():
+                os.symlink(os.readlink(entry.path), copy)
+            elif _is_public(Path(entry.path)):
+                if entry.is_dir():
+                    os.mkdir(copy)
+                    _copy_public(entry.path, copy)
+                else:
+                    shutil.copyfile(entry.path, copy)
 
 
 def _is_public(path: Path) -> bool:

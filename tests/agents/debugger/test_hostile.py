@@ -202,7 +202,7 @@ def test_eval_reports_how_pytest_ended():
         assert (await tools.use("eval")).endswith("1 failed\npytest ended with exit code 1.")
         await tools.use("edit", path="test.py", new_code="import os\nos._exit(0)\n")
         assert await tools.use("eval") == "\npytest ended with exit code 0."
-        await tools.use("edit", path="test.py", new_code="def test_a():\n    while True: pass\n")
+        await tools.use("edit", path="test.py", new_code="import time\ndef test_a():\n    time.sleep(1000)\n")
         with tools.short_timeout(3.0):
             assert (await tools.use("eval")).endswith("The tests have timed out after 3 s and were killed.")
         await tools.use("edit", path="test.py", new_code="x = 1\n")

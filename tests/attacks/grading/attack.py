@@ -176,6 +176,15 @@ def text_of(attack: Attack, cache: Path, scratch: Path) -> str:
     return patch_of(prepare(attack.task, cache), scratch, attack.files)
 
 
+def some_or_all(some: Collection[str], every: Collection[str]) -> pytest.MarkDecorator:
+    """Parametrize `names`: `make test` takes some, of each kind one; `make test-full` takes every one."""
+    assert set(some) <= set(every)
+    return pytest.mark.parametrize(
+        "names",
+        [pytest.param(set(some), id="some"), pytest.param(set(every), id="all", marks=pytest.mark.full)],
+    )
+
+
 def check_attacks(
     attacks: Mapping[str, Attack],
     scratch: Path,

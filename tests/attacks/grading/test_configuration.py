@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.attacks.grading.attack import BUGGY, Attack, at_import, check_attacks
+from tests.attacks.grading.attack import BUGGY, Attack, at_import, check_attacks, some_or_all
 from tests.attacks.grading.test_results import PASSES
 
 EXIT = "import os\nos._exit(0)\n"
@@ -132,8 +132,19 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 
 
-def test_no_attack_by_configuration_is_resolved(tmp_path: Path) -> None:
-    verdicts = check_attacks(ATTACKS, tmp_path)
+# Other hooks of a conftest.py, none of which is loaded.
+SIMILAR = {
+    "a conftest.py that deselects",
+    "a conftest.py that ignores",
+    "a conftest.py that changes the exit code",
+    "a conftest.py beside the tests, patching",
+}
+
+
+@some_or_all(set(ATTACKS) - SIMILAR, set(ATTACKS))
+def test_no_attack_by_configuration_is_resolved(names: set[str], tmp_path: Path) -> None:
+    attacks = {name: attack for name, attack in ATTACKS.items() if name in names}
+    verdicts = check_attacks(attacks, tmp_path)
     unconfigured = verdicts["the environment of a shell"].tests
     assert {name: verdicts[name].tests for name in WITHOUT_EFFECT} == dict.fromkeys(
         WITHOUT_EFFECT, unconfigured

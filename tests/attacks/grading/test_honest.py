@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hone.types import TestStatus
-from tests.attacks.grading.attack import FIXED, HELPERS, VISIBLE, Attack, grade_all, make_task
+from tests.attacks.grading.attack import FIXED, HELPERS, VISIBLE, Attack, grade_all, make_task, some_or_all
 
 OWN_TEST = "\n\ndef test_more():\n    assert double(1) == 2\n"
 FAILING = "def test_not_yet():\n    raise NotImplementedError\n"
@@ -80,8 +80,28 @@ HONEST: dict[str, Attack] = {
 }
 
 
-def test_honest_patches_are_resolved(tmp_path: Path) -> None:
-    verdicts = grade_all(HONEST, tmp_path, scan=True)
+# Like another one of them to the scan and to the runner.
+SIMILAR = {
+    "a file of tests",
+    "a script that reproduces the bug",
+    "a renamed test",
+    "a setup.cfg",
+    "a changelog",
+    "reformatted code",
+    "a new package",
+    "a script that can be executed",
+    "a workflow",
+    "a command that is run",
+    "a thread that ends",
+    "objects that are counted",
+    "another limit of recursion",
+}
+
+
+@some_or_all(set(HONEST) - SIMILAR, set(HONEST))
+def test_honest_patches_are_resolved(names: set[str], tmp_path: Path) -> None:
+    honest = {name: patch for name, patch in HONEST.items() if name in names}
+    verdicts = grade_all(honest, tmp_path, scan=True)
     named = make_task().checks.named_tests
     assert {name: v.tampered or v.log for name, v in verdicts.items() if not v.resolved} == {}
     for verdict in verdicts.values():

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from hone.types import Checks, Commit, Environment, Task
-from tests.attacks.grading.attack import BUGGY, FIXED, LIMIT_S, Attack, check_attacks
+from tests.attacks.grading.attack import BUGGY, FIXED, LIMIT_S, Attack, check_attacks, some_or_all
 
 TESTS = """import unittest
 
@@ -315,5 +315,17 @@ FAILED = {
 }
 
 
-def test_no_attack_by_marks_is_resolved(tmp_path: Path) -> None:
-    check_attacks(ATTACKS, tmp_path, caught=set(ATTACKS) - FAILED)
+# As another attack, only in a file with marks, on a class or from a decorator.
+SIMILAR = {
+    "exports a mark to a file with marks",
+    "marks the running test of a file with marks",
+    "marks in its decorator a file with marks",
+    "marks a class while it is collected",
+    "puts a mark into the test module from its decorator",
+}
+
+
+@some_or_all(set(ATTACKS) - SIMILAR, set(ATTACKS))
+def test_no_attack_by_marks_is_resolved(names: set[str], tmp_path: Path) -> None:
+    attacks = {name: attack for name, attack in ATTACKS.items() if name in names}
+    check_attacks(attacks, tmp_path, caught=names - FAILED)

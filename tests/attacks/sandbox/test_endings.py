@@ -92,7 +92,7 @@ def _code(kind: str) -> str:
 QUICK = "flees as quickly as it can"
 
 
-@pytest.mark.parametrize("company", ["alone", "beside another"])
+@pytest.mark.parametrize("company", ["alone", pytest.param("beside another", marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", HIDE)
 def test_hidden_process_dies_with_its_command(
     attacked: AttackTarget, kind: str, company: str, tmp_path: Path
@@ -111,10 +111,11 @@ def test_hidden_process_dies_with_its_command(
     attacked.run(act)
 
 
-def test_fork_chain_is_killed_and_a_stopped_command_stays_stopped(attacked: AttackTarget) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.full)])
+def test_fork_chain_is_killed_and_a_stopped_command_stays_stopped(attacked: AttackTarget, times: int) -> None:
     async def act(sandbox: Sandbox) -> None:
         await sandbox.exec("mkfifo /tmp/gate")
-        for _ in range(3):
+        for _ in range(times):
             fleeing = await _begin(sandbox, QUICK)
             halts = "sleep 1000 & kill -STOP $!; echo $! > /tmp/halted; cat /tmp/gate; kill -9 $!"
             later = asyncio.ensure_future(sandbox.exec(halts, timeout_s=600))

@@ -95,7 +95,7 @@ def test_init_process_answers_beside_a_hundred_writers(attacked: AttackTarget) -
     async def act(sandbox: Sandbox) -> None:
         flood = "for i in $(seq 10000); do (while :; do echo $i; done) & done"
         async with watched(attacked.provider, attacked.with_image(SandboxSpec())):
-            result = await sandbox.exec(flood, timeout_s=2)
+            result = await sandbox.exec(flood, timeout_s=1)
             assert result.timed_out
             assert len(result.stdout) <= (sandbox.spec.limits.output_kib << 10) + 1
             await sandbox.exec("for i in $(seq 45); do (yes $i) & (yes $i >&2) & done")

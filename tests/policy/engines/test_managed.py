@@ -117,7 +117,7 @@ def test_killed_server_restarts_with_the_newest_weights(model, python, tokenizer
     wait_until_gone([*before, *after])
 
 
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("kill", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_server_never_outlives_its_run(model, python, tmp_path: Path, kill):
     script = (
         "import asyncio\nfrom pathlib import Path\n"

@@ -8,7 +8,6 @@ import pytest
 
 from hone.sandbox.settings import SandboxSettings
 from tests.services.engines import Engine
-from tests.services.fixtures import docker, podman, registry  # noqa: F401
 from tests.services.image import BASE_IMAGE
 
 

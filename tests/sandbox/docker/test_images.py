@@ -94,6 +94,7 @@ def _problem_of(settings: SandboxSettings, name: str) -> ImageUnavailable:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("registry_image")
 def test_concurrent_starts_share_one_pull(mine: SandboxSettings, docker: Engine, registry: Registry) -> None:
     with _front(registry) as (address, requests):
         spec = SandboxSpec(image=f"docker://{address}/{BASE_IMAGE}")
@@ -114,6 +115,7 @@ def test_concurrent_starts_share_one_pull(mine: SandboxSettings, docker: Engine,
     assert containers(docker) == {}
 
 
+@pytest.mark.usefixtures("registry_image")
 def test_pull_is_retried_after_a_registry_error(mine: SandboxSettings, registry: Registry) -> None:
     with _front(registry, failures=3) as (address, requests):
 
@@ -176,6 +178,7 @@ def test_image_of_another_architecture_is_refused(
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("registry_image")
 def test_full_engine_disk_is_retryable(
     registry: Registry,
     tmp_path: Path,

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hone.sandbox.images import ImageStore
-from tests.services.fixtures import docker, registry  # noqa: F401
 
 
 @pytest.fixture

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli import in_process
 from tests.sandbox.images.oci import entry, make_layout, push, tar
 from tests.services.process import reserve_port
 from tests.services.registry import Registry
 
 pytestmark = pytest.mark.sandbox
-
-
-HONE = [sys.executable, "-c", "from hone.cli import main; raise SystemExit(main())", "images"]
 
 
 class Hone:
@@ -25,8 +21,7 @@ class Hone:
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
         """Run `hone images`; return its stdout, or its stderr when stdout is empty."""
-        command = [*HONE, *map(str, arguments), "--cache-dir", str(self.cache)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        done = in_process.hone("images", *arguments, "--cache-dir", self.cache)
         assert done.returncode == code, done.stderr
         return done.stdout or done.stderr
 
@@ -43,8 +38,7 @@ def pushed(registry: Registry, tmp_path: Path, path: str) -> str:
 
 @pytest.mark.parametrize("command", ["pull", "import", "export", "list", "prune"])
 def test_help_of_every_command_has_an_example(command: str) -> None:
-    done = subprocess.run([*HONE, command, "--help"], capture_output=True)
-    assert f"Example: hone images {command}" in done.stdout.decode()
+    assert f"Example: hone images {command}" in in_process.hone("images", command, "--help").stdout
 
 
 @pytest.mark.full

@@ -171,13 +171,13 @@ def test_concurrent_processes_share_pulled_images(
     names = [
         pushed(registry, tmp_path, f"race-{n}:v1", BASE, large("common"), large(str(n), 1)) for n in range(3)
     ]
-    orders = [names, names[::-1], names[1:] + names[:1], names]
+    orders = [names, names[::-1], names]
     running = [
         subprocess.Popen([sys.executable, "-c", _PULL, directory, *order], stdout=subprocess.PIPE, text=True)
         for order in orders
     ]
     digests = [process.communicate(timeout=240)[0].split() for process in running]
-    assert [process.returncode for process in running] == [0] * 4
+    assert [process.returncode for process in running] == [0] * 3
     by_name = {
         frozenset(zip(order, found, strict=True)) for order, found in zip(orders, digests, strict=True)
     }

@@ -16,6 +16,7 @@ import pytest
 
 from hone.sandbox import SandboxError, SandboxLost
 from hone.sandbox.remote.server import ClientTls
+from tests.cli.in_process import hone
 from tests.sandbox.node.served import TOKEN, NodeProvider
 from tests.waiting import wait_until, wait_until_async
 
@@ -76,7 +77,9 @@ async def _begin_endless(url: str, seconds: str) -> tuple[NodeProvider, asyncio.
     return provider, running
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)], ids=int
+)
 def test_signal_ends_sandboxes_and_fails_pending_requests(number: signal.Signals, tmp_path: Path) -> None:
     seconds = f"100{os.getpid()}{number}"
 
@@ -123,12 +126,8 @@ def test_next_start_removes_leftovers_of_a_killed_node(tmp_path: Path) -> None:
     assert state(tmp_path) == []
 
 
-def _hone(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HONE_NODE, *options], capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_a_node_without_a_token_listens_on_loopback_only() -> None:
-    done = _hone("--port", "0", "--host", "0.0.0.0")
+    done = hone("node", "--port", "0", "--host", "0.0.0.0")
     assert done.returncode == 1
     assert "--token-file" in done.stderr
 
@@ -136,13 +135,13 @@ def test_a_node_without_a_token_listens_on_loopback_only() -> None:
 def test_token_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     (tmp_path / "token").chmod(0o644)
-    done = _hone("--port", "0", "--token-file", str(tmp_path / "token"))
+    done = hone("node", "--port", "0", "--token-file", str(tmp_path / "token"))
     assert done.returncode == 1
     assert "chmod 600" in done.stderr
 
 
 def test_incomplete_tls_options_are_refused(tmp_path: Path) -> None:
-    done = _hone("--port", "0", "--tls-cert", str(tmp_path / "x"))
+    done = hone("node", "--port", "0", "--tls-cert", str(tmp_path / "x"))
     assert done.returncode == 2
     assert "--tls-key" in done.stderr
 

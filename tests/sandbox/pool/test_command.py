@@ -18,6 +18,7 @@ from hone.sandbox import ProviderUnavailable
 from hone.sandbox.client.api import PoolClient, ask_status
 from hone.sandbox.remote.server import ClientTls
 from hone.sandbox.remote.wire import Beat, LeaseRequest, SpecBody
+from tests.cli.in_process import hone
 from tests.sandbox.pool.simulated import SimulatedNode, listening, node_app
 from tests.waiting import wait_until_async
 
@@ -43,8 +44,12 @@ async def started(words: Sequence[str | Path]) -> tuple[asyncio.subprocess.Proce
 
 
 async def status_of(url: str, token_file: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(HONE), "pool", "status", "--url", url, "--token-file", str(token_file), *words]
+    command = [str(HONE), *status_words(url, token_file), *words]
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+
+
+def status_words(url: str, token_file: Path) -> list[str]:
+    return ["pool", "status", "--url", url, "--token-file", str(token_file)]
 
 
 def test_pool_command_serves_survives_a_kill_and_stops(tmp_path: Path, token_file: Path) -> None:
@@ -75,7 +80,7 @@ def test_pool_command_serves_survives_a_kill_and_stops(tmp_path: Path, token_fil
 
 
 def test_status_of_an_unreachable_pool_is_one_sentence(token_file: Path) -> None:
-    shown = asyncio.run(status_of("http://127.0.0.1:9", token_file))
+    shown = hone(*status_words("http://127.0.0.1:9", token_file))
     assert shown.returncode == 1
     assert shown.stderr.startswith("hone: GET http://127.0.0.1:9/v1/status failed")
     assert shown.stderr.count("\n") == 1
@@ -93,8 +98,7 @@ def test_status_of_an_unreachable_pool_is_one_sentence(token_file: Path) -> None
     ],
 )
 def test_unusable_options_are_refused_in_one_sentence(tmp_path: Path, words: list[str], said: str) -> None:
-    command = [str(HONE), "pool", "--port", "0", "--store", str(tmp_path / "s"), *words]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    refused = hone("pool", "--port", "0", "--store", tmp_path / "s", *words)
     assert refused.returncode in (1, 2)
     last = refused.stderr.splitlines()[-1]
     assert last.startswith("hone: ")
@@ -103,9 +107,8 @@ def test_unusable_options_are_refused_in_one_sentence(tmp_path: Path, words: lis
 
 
 def test_same_token_for_clients_and_nodes_is_refused(tmp_path: Path, token_file: Path) -> None:
-    tokens = ["--token-file", str(token_file), "--node-token-file", str(token_file)]
-    command = [str(HONE), "pool", "--port", "0", "--store", str(tmp_path / "s"), *tokens]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    tokens = ["--token-file", token_file, "--node-token-file", token_file]
+    refused = hone("pool", "--port", "0", "--store", tmp_path / "s", *tokens)
     assert refused.returncode == 1
     assert "same token" in refused.stderr
 
@@ -163,7 +166,6 @@ def test_mutual_tls_serves_clients_with_a_certificate_only(
 def test_two_servers_cannot_listen_on_one_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-        command = [str(HONE), "pool", "--port", port, "--store", str(tmp_path / "s")]
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        refused = hone("pool", "--port", port, "--store", tmp_path / "s")
     assert refused.returncode == 1
     assert "cannot listen" in refused.stderr.splitlines()[-1]

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hone.train.errors import NonFinite, RankError, StepCancelled, TrainError
+from hone.train.errors import NonFinite, StepCancelled, TrainError
 from hone.train.in_process import InProcessLearner
 from hone.train.ranks.learner import RanksLearner
 from tests.train.ranks.cases import make_model, make_rows, make_spec, train_steps, worst_difference
+from tests.train.ranks.gloo_ranks import Setup
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.xdist_group("ranks")]
 
 
-@pytest.fixture(scope="module")
-def learner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RanksLearner]:
-    folder = tmp_path_factory.mktemp("ranks")
-    learner = RanksLearner(make_spec(folder), logs=folder / "logs")
-    yield learner
-    learner.close()
+@pytest.fixture
+def learner(setup: Setup) -> RanksLearner:
+    return setup.learner
 
 
 def test_two_ranks_train_like_one_process(learner: RanksLearner) -> None:
@@ -70,18 +66,10 @@ def test_cancelled_call_leaves_the_ranks_usable(learner: RanksLearner) -> None:
     assert len(learner.logprobs(rows[:2])) == 2
 
 
-def test_nccl_from_ranks_on_cpus_is_refused(learner: RanksLearner) -> None:
-    with pytest.raises(TrainError, match=r'weight_sync = "nccl" needs .* on cpu: set engine.weight_sync'):
-        learner.sender("vllm")
-    assert len(learner.logprobs(make_rows(1))) == 1
-
-
-def test_killed_rank_is_named_and_no_rank_is_left(learner: RanksLearner) -> None:
-    """Last of the tests with this learner, which it restarts."""
-    pids = learner.pids
-    os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(RankError, match=r"rank 1 was killed by signal 9 .*; all ranks are stopped"):
-        learner.forward_backward(make_rows())
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-    with pytest.raises(RankError, match="restart"):
-        learner.optim_step(1e-3)
+@pytest.mark.full
+def test_nccl_from_ranks_on_cpus_is_refused(tmp_path: Path) -> None:
+    learner = RanksLearner(make_spec(tmp_path), logs=tmp_path / "logs")
+    with contextlib.closing(learner):
+        with pytest.raises(TrainError, match=r'weight_sync = "nccl" needs .* on cpu: set engine.weight_sync'):
+            learner.sender("vllm")
+        assert len(learner.logprobs(make_rows(1))) == 1

@@ -9,77 +9,24 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
-from torch.distributed import TCPStore
 from transformers import AutoModelForCausalLM
 
 from hone.policy.engine import EngineError
-from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.train.errors import RankError
 from hone.train.publish import folder_fingerprint
-from hone.train.ranks import launcher
-from hone.train.ranks.learner import RanksLearner, RanksSender
+from hone.train.ranks.learner import RanksSender
 from hone.train.settings import ParallelSettings
 from tests.train.ranks import gloo_rank
-from tests.train.ranks.cases import make_rows, make_spec, train_steps
+from tests.train.ranks.cases import make_rows, train_steps
+from tests.train.ranks.gloo_ranks import Setup, open_setup
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
-
-
-@dataclass
-class Setup:
-    """Ranks whose sender is a `GlooSender`, and one receiver."""
-
-    learner: RanksLearner
-    sender: Sender
-    faults: Path
-    store: TCPStore
-    groups: Iterator[int]
-
-    def send(self) -> tuple[PublishedWeights, dict[str, Tensor]]:
-        """Publish to a new group; return what was announced, and what the receiver got."""
-        weights = self.learner.published()
-        place = self.rendezvous()
-        with ThreadPoolExecutor(1) as pool:
-            receiving = pool.submit(gloo_rank.receive, place, weights.manifest)
-            self.sender.leave()
-            self.sender.join(place)
-            self.sender.broadcast(weights.tensors())
-            return weights, receiving.result()
-
-    def rendezvous(self) -> dict[str, Any]:
-        address = {"master_address": "127.0.0.1", "master_port": self.store.port, "world_size": 2}
-        return {**address, "group": f"servers {next(self.groups)}"}
-
-
-@contextmanager
-def open_setup(folder: Path, **spec: Any) -> Iterator[Setup]:
-    faults = folder / "faults"
-    faults.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "WORKER", gloo_rank.__name__)
-        patch.setenv(gloo_rank.FOLDER, str(faults))
-        learner = RanksLearner(make_spec(folder, **spec), logs=folder / "logs")
-    try:
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        yield Setup(learner, learner.sender("vllm"), faults, store, count())
-    finally:
-        learner.close()
-
-
-@pytest.fixture(scope="module")
-def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    with open_setup(tmp_path_factory.mktemp("ranks")) as setup:
-        yield setup
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.xdist_group("ranks")]
 
 
 def require_published(setup: Setup, folder: Path) -> None:
@@ -123,10 +70,11 @@ def broken_broadcast(setup: Setup, fault: str) -> Iterator[Future[None]]:
 
 
 @pytest.mark.full
-def test_received_tensors_equal_the_exported_folder(setup: Setup, tmp_path: Path) -> None:
+def test_received_tensors_equal_the_exported_folder(tmp_path: Path) -> None:
     """Tied embeddings come once; the digests are under both names."""
-    train_steps(setup.learner, 1)
-    require_published(setup, tmp_path / "exported")
+    with open_setup(tmp_path) as setup:
+        train_steps(setup.learner, 1)
+        require_published(setup, tmp_path / "exported")
 
 
 def test_logprobs_after_a_prompt_are_those_of_the_weights(setup: Setup, tmp_path: Path) -> None:
@@ -149,6 +97,18 @@ def test_broken_broadcast_leaves_the_ranks_usable(setup: Setup, tmp_path: Path, 
     assert len(setup.learner.logprobs(make_rows(2))) == 2
     train_steps(setup.learner, 1)
     require_published(setup, tmp_path / "exported")
+
+
+def test_killed_rank_is_named_and_no_rank_is_left(setup: Setup) -> None:
+    """Last of the tests with these ranks."""
+    learner = setup.learner
+    pids = learner.pids
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(RankError, match=r"rank 1 was killed by signal 9 .*; all ranks are stopped"):
+        learner.forward_backward(make_rows())
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    with pytest.raises(RankError, match="restart"):
+        learner.optim_step(1e-3)
 
 
 def test_ranks_that_start_again_are_in_no_group() -> None:
