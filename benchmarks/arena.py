@@ -165,7 +165,8 @@ def result_of(cell: Cell, start: str) -> Result:
         sets=cell.sets,
         tokens_to_goal=None if cell.stage == START else tokens_to_goal(cell.folder / "run"),
         seconds=float((cell.folder / SECONDS).read_text()),
-        **resolved,
+        test=resolved["test"],
+        test_unseen=resolved["test_unseen"],
     )
 
 
