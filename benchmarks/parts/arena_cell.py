@@ -1,6 +1,6 @@
 """One training of the arena, in a process of its own: `python arena_cell.py START OUT [a.b=value ...]`.
 
-Trains the model START by reinforcement learning on the quickstart's tasks that have no demonstration, in
+Trains the model START by reinforcement learning on the curriculum's tasks that have no demonstration, in
 OUT/run, and evaluates it on the tasks that no training saw. Continues an earlier call. START "-" makes the
 shared start model in OUT/run instead, and evaluates it.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from hone.cli.interrupts import stoppable
 from hone.config import RunSettings, resolve
 from hone.launch.evaluate import run_evaluation
 from hone.launch.reporter import Reporter, make_reporter
@@ -23,6 +24,7 @@ from hone.launch.runtime import open_runtime
 from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.train import run_training
 from hone.tasks.sources import load_splits
+from hone.tasks.splits import Splits
 from hone.utils.files import write_file
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.toml"
@@ -36,8 +38,7 @@ def settings_of(out: Path, sets: Sequence[str], command: str) -> RunSettings:
     return resolve(RECIPE, [*shared, *sets], command=command)  # type: ignore[arg-type]
 
 
-async def make_start(settings: RunSettings, reporter: Reporter) -> Path:
-    splits = load_splits(settings.tasks)
+async def make_start(settings: RunSettings, splits: Splits, reporter: Reporter) -> Path:
     demonstrated, _ = split_demonstrated(settings, splits.train)
     async with open_runtime(settings) as runtime:
         claim(claimed(settings, "quickstart"))
@@ -45,8 +46,7 @@ async def make_start(settings: RunSettings, reporter: Reporter) -> Path:
     return model.resolve()
 
 
-async def train(settings: RunSettings, reporter: Reporter) -> Path:
-    splits = load_splits(settings.tasks)
+async def train(settings: RunSettings, splits: Splits, reporter: Reporter) -> Path:
     _, practised = split_demonstrated(settings, splits.train)
     async with open_runtime(settings) as runtime:
         claim(settings)
@@ -54,8 +54,7 @@ async def train(settings: RunSettings, reporter: Reporter) -> Path:
     return report.checkpoint
 
 
-async def evaluate(settings: RunSettings, model: Path, out: Path, reporter: Reporter) -> None:
-    splits = load_splits(settings.tasks)
+async def evaluate(settings: RunSettings, splits: Splits, model: Path, out: Path, reporter: Reporter) -> None:
     async with open_runtime(settings) as runtime:
         for split in SPLITS:
             tasks = getattr(splits, split)
@@ -66,16 +65,17 @@ async def evaluate(settings: RunSettings, model: Path, out: Path, reporter: Repo
 def main() -> int:
     start, out, *sets = sys.argv[1:]
     place = Path(out)
-    with make_reporter() as reporter:
+    with stoppable("The same command goes on."), make_reporter() as reporter:
         began = time.monotonic()
+        settings = settings_of(place, sets, "quickstart" if start == "-" else "train")
+        splits = load_splits(settings.tasks)
         if start == "-":
-            settings = settings_of(place, sets, "quickstart")
-            model = asyncio.run(make_start(settings, reporter))
+            model = asyncio.run(make_start(settings, splits, reporter))
         else:
-            settings = with_model(settings_of(place, sets, "train"), Path(start))
-            model = asyncio.run(train(settings, reporter))
+            settings = with_model(settings, Path(start))
+            model = asyncio.run(train(settings, splits, reporter))
         write_file(place / SECONDS, f"{time.monotonic() - began:.1f}\n")
-        asyncio.run(evaluate(settings, model, place, reporter))
+        asyncio.run(evaluate(settings, splits, model, place, reporter))
     return 0
 
 

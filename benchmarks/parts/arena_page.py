@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from html import escape
 
+from benchmarks.parts.arena_results import Row, Table
 from hone.evaluate.statistics import Mean, Rate
 
 MARK = "<!-- below: made by benchmarks/arena.py -->"
 WIDTH, ROW, LEFT, RIGHT, TOP = 760, 26, 230, 40, 34
 INK, PALE, POINT, BEFORE = "#24292f", "#d0d7de", "#0969da", "#cf222e"
-TITLES = {
-    "algorithms": "Algorithms",
-    "corrections": "Staleness and corrections",
-    "adapters": "Adapters",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """The trainings of one name, over seeds."""
-
-    name: str
-    seeds: Sequence[float]  # resolve rate on the held-out tasks, of each seed
-    test: Rate  # over all seeds; the interval is that of a mean over tasks
-    gain: Mean  # against the start model, paired by task
-    unseen: Rate  # on the families that training never shows
-    tokens_to_goal: Sequence[int]  # of the seeds that reached the goal
-    seconds: float  # of reinforcement learning, mean
-    failed: str = ""  # why a training ended, if one did
 
 
 def percent(rate: Rate) -> str:
@@ -41,7 +22,7 @@ def gained(gain: Mean) -> str:
     return shown if gain.low > 0 else f"{shown}: none shown"
 
 
-def table(rows: Sequence[Row]) -> str:
+def rows_table(rows: Sequence[Row]) -> str:
     lines = [
         "| | held-out tasks | each seed | gain | families never seen | tokens to 70 % | minutes of RL |",
         "|---|---|---|---|---|---|---|",
@@ -49,23 +30,28 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         each = ", ".join(f"{100 * rate:.0f}" for rate in row.seeds)
         tokens = ", ".join(f"{tokens / 1000:.0f}k" for tokens in row.tokens_to_goal) or "not reached"
-        failed = f" (a training failed: {row.failed})" if row.failed else ""
         lines.append(
-            f"| {row.name}{failed} | {percent(row.test)} | {each} | {gained(row.gain)} "
+            f"| {row.name} | {percent(row.test)} | {each} | {gained(row.gain)} "
             f"| {percent(row.unseen)} | {tokens} | {row.seconds / 60:.1f} |"
         )
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
-def section(stages: Mapping[str, Sequence[Row]], before: Rate, before_unseen: Rate) -> str:
+def section(tables: Sequence[Table]) -> str:
     """Return what stands below MARK."""
-    parts = [
-        f"The start model resolves {percent(before)} of the held-out tasks and {percent(before_unseen)} of "
-        "the tasks of families that no training shows. Intervals are 95 %, of the mean over tasks; a gain is "
-        "paired by task.\n",
-    ]
-    for stage, rows in stages.items():
-        parts += [f"## {TITLES[stage]}\n", f"![{TITLES[stage]}](arena-{stage}.svg)\n", table(rows) + "\n"]
+    parts = ["Intervals are 95 %, of the mean over tasks; a gain is paired by task.\n"]
+    for table in tables:
+        parts.append(f"## {table.title}\n")
+        if table.before and table.before_unseen:
+            parts += [
+                f"The start model resolves {percent(table.before)} of the held-out tasks and "
+                f"{percent(table.before_unseen)} of the tasks of families that no training shows.\n",
+                f"![{table.title}](arena-{table.stage}.svg)\n",
+                rows_table(table.rows),
+            ]
+        if table.failures:
+            failed = (f"- {one.name}, seed {one.seed}, failed: `{one.error}`" for one in table.failures)
+            parts.append("\n".join(failed) + "\n")
     return "\n".join(parts)
 
 

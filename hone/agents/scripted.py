@@ -82,48 +82,71 @@ def noop(task: Task, rollout_id: str) -> list[str]:
 
 
 def demonstrator(settings: DemonstratorSettings) -> Script:
-    """Return a script that reads the faulty module, then runs the fix that `choose_fix` draws and submits."""
+    """Return a script that makes the edits that `choose_fixes` draws, and submits with the last one.
+
+    It searches for what the task says to search for, and reads a module before its edits.
+    """
 
     def script(task: Task, rollout_id: str) -> list[str]:
-        fix = choose_fix(task, rollout_id, settings)
-        return [f"cat -n {_faulty_module(task)}", f"{fix['command']} && echo {SUBMIT}"]
+        commands = [f"grep -nw {name} *.py" for name in task.metadata.get("search", ())]
+        for path, fixes in _by_path(choose_fixes(task, rollout_id, settings)):
+            commands += [f"cat -n {path}", *(fix["command"] for fix in fixes)]
+        return [*commands[:-1], f"{commands[-1]} && echo {SUBMIT}"]
 
     return script
 
 
-def choose_fix(task: Task, rollout_id: str, settings: DemonstratorSettings) -> dict[str, Any]:
-    """Return one of `task.metadata["fixes"]` (see `hone.tasks.curriculum.build`).
+def choose_fixes(task: Task, rollout_id: str, settings: DemonstratorSettings) -> list[dict[str, Any]]:
+    """Return one of the candidates for each edit, from `task.metadata["fixes"]`, in their order.
 
-    It is right with probability `settings.accuracy`. A wrong one is the first wrong one listed with
-    probability `settings.favourite`, else one of the others. The same seed, task and rollout give the same
-    choice.
+    All are right with probability `settings.accuracy`; each is drawn by itself. A wrong one is the first
+    wrong one listed with probability `settings.favourite`, else one of the others. The same seed, task and
+    rollout give the same choice.
 
     Raises:
-        ValueError: the task does not list both right and wrong fixes.
+        ValueError: the task does not list both a right and a wrong candidate for each edit.
     """
-    fixes = task.metadata.get("fixes") or []
-    right = [fix for fix in fixes if fix["right"]]
-    wrong = [fix for fix in fixes if not fix["right"]]
-    if not right or not wrong:
-        raise ValueError(f"task {task.id} lists no right or no wrong fix for a demonstrator to choose from")
+    edits = _edits(task)
+    accuracy = settings.accuracy ** (1 / len(edits))
     draw = random.Random(f"{settings.seed}:{task.id}:{rollout_id}")
-    if draw.random() < settings.accuracy:
-        return draw.choice(right)
-    if len(wrong) == 1 or draw.random() < settings.favourite:
+    return [_choose(candidates, accuracy, settings.favourite, draw) for candidates in edits]
+
+
+def _edits(task: Task) -> list[list[dict[str, Any]]]:
+    """Return the candidates for each edit, of which only the first is right.
+
+    They are listed one edit after the other (see `hone.tasks.curriculum.build`).
+    """
+    edits: list[list[dict[str, Any]]] = []
+    for fix in task.metadata.get("fixes") or []:
+        edits += [[]] if fix["right"] or not edits else []
+        edits[-1].append(fix)
+    if not edits or not edits[0][0]["right"] or min(map(len, edits)) < 2:
+        raise ValueError(
+            f"task {task.id} lists no right or no wrong fix for a demonstrator to choose from: for each "
+            "edit, `metadata.fixes` lists the right one and then wrong ones"
+        )
+    return edits
+
+
+def _choose(
+    candidates: Sequence[dict[str, Any]], accuracy: float, favourite: float, draw: random.Random
+) -> dict[str, Any]:
+    right, *wrong = candidates
+    if draw.random() < accuracy:
+        return right
+    if len(wrong) == 1 or draw.random() < favourite:
         return wrong[0]
     return draw.choice(wrong[1:])
 
 
-def _faulty_module(task: Task) -> str:
-    """Return the first file that the gold patch changes."""
-    for line in task.checks.gold_patch.split("\n"):
-        if line.startswith("+++ b/"):
-            return line.removeprefix("+++ b/")
-    raise ValueError(f"task {task.id} has no gold patch that changes a file")
+def _by_path(fixes: Iterable[dict[str, Any]]) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
+    """Yield each file and the fixes of it that follow each other."""
+    return itertools.groupby(fixes, key=lambda fix: fix["path"])
 
 
 class DebuggerDemonstrator(DebuggerAgent):
-    """Views the faulty file, rewrites one line and submits; the fix is that of `choose_fix`."""
+    """Searches, views and edits as `demonstrator`: rewrites a line for each of `choose_fixes`; submits."""
 
     def __init__(self, settings: DemonstratorSettings) -> None:
         super().__init__(DebuggerAgentSettings(pdb=settings.pdb))
@@ -131,8 +154,16 @@ class DebuggerDemonstrator(DebuggerAgent):
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
         """Ignores `chat`."""
-        fix = choose_fix(task, run.rollout_id, self._settings)
-        rewrite = {"path": fix["path"], "start": fix["line"], "end": fix["line"], "new_code": fix["code"]}
-        calls = [("view", {"path": fix["path"]}), ("rewrite", rewrite), ("submit", {})]
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("grep", {"pattern": rf"\b{name}\b"}) for name in task.metadata.get("search", ())
+        ]
+        for path, fixes in _by_path(choose_fixes(task, run.rollout_id, self._settings)):
+            calls += [("view", {"path": path}), *(("rewrite", _rewriting(fix)) for fix in fixes)]
+        calls.append(("submit", {}))
         replies = (call_reply(number, tool, arguments) for number, (tool, arguments) in enumerate(calls))
         await super().run(task, sandbox, ScriptedChat(replies), run)
+
+
+def _rewriting(fix: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the tool `rewrite` that make a fix."""
+    return {"path": fix["path"], "start": fix["line"], "end": fix["line"], "new_code": fix["code"]}

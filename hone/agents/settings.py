@@ -106,7 +106,7 @@ class DemonstratorSettings(ScriptSettings):
     pdb: bool = True
     """Whether a demonstrator of `debugger` has the tool pdb."""
     accuracy: float = Field(default=0.4, ge=0, le=1)
-    """Probability that the demonstrator chooses the right fix."""
+    """Probability that the demonstrator chooses the right fix; of several edits, that all are right."""
     favourite: float = Field(default=0.6, ge=0, le=1)
     """Probability that a wrong choice is the first wrong fix listed."""
 

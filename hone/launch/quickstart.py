@@ -131,7 +131,7 @@ async def _measure_demonstrator(
 
 
 def right_share(demonstrations: Sequence[Demonstration], tasks: Sequence[Task]) -> float | None:
-    """Return the fraction of demonstrations that ran a command which the task lists as a right fix.
+    """Return the fraction of demonstrations that ran every command which the task lists as right.
 
     None if a task lists no fixes.
     """
@@ -141,7 +141,7 @@ def right_share(demonstrations: Sequence[Demonstration], tasks: Sequence[Task]) 
     texts = [
         (d.task_id, "\n".join(str(message["content"]) for message in d.messages)) for d in demonstrations
     ]
-    return sum(any(command in text for command in right[task]) for task, text in texts) / len(texts)
+    return sum(all(command in text for command in right[task]) for task, text in texts) / len(texts)
 
 
 def _rate(summary: dict[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hone.settings import Mark, Settings
+
+Curriculum = Literal["one_bug", "two_bugs", "more_files", "three_edits"]
 
 
 class SelectSettings(Settings):
@@ -55,7 +57,19 @@ class TasksSettings(Settings):
     """Number of tasks in the test set, of the families seen in training (curriculum only)."""
     unseen: int = Field(default=40, ge=0)
     """Number of tasks in the second test set, of the families never seen in training (curriculum only)."""
+    curriculum: Curriculum = "one_bug"
+    """Which curriculum: `one_bug` per task, `two_bugs` in two functions, `more_files` (4 to 8 modules that
+    resemble each other; the issue does not say which has the bug), or `three_edits` (the same mistake on
+    three lines)."""
     variety: int = Field(default=12, ge=2)
     """Alternatives of each choice in the curriculum (code shape, wording, operator); fewer are easier."""
     seed: Annotated[int, Mark.RUN_SEED] = 0
     """Seed of the curriculum: the same seed and sizes give the same tasks."""
+
+    @model_validator(mode="after")
+    def _curriculum_is_generated(self) -> Self:
+        if self.source != "curriculum" and self.curriculum != type(self).model_fields["curriculum"].default:
+            raise ValueError(
+                f"curriculum = {self.curriculum!r} has no effect on the tasks of {self.source}: remove it"
+            )
+        return self

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hone.agents import AgentRun, demonstrator, make_agent
+from hone.agents.scripted import choose_fixes
 from hone.agents.settings import DemonstratorSettings
 from hone.environment import base_mounts, extract_patch
 from hone.grading import Grader, GradingSettings
@@ -21,11 +22,12 @@ from tests.agents.settings import agent_settings
 from tests.grading.example import FIXED, make_task, patch_of
 
 FIXES = [
-    {"command": "sed -i '2s/ - / * /' stats.py", "right": False},
-    {"command": "sed -i '2s/ - / + /' stats.py", "right": True},
-    {"command": "sed -i '2s/a - b/a/' stats.py", "right": False},
-    {"command": "sed -i '2s/a - b/b/' stats.py", "right": False},
+    {"command": "sed -i '2s/ - / + /' stats.py", "path": "stats.py", "right": True},
+    {"command": "sed -i '2s/ - / * /' stats.py", "path": "stats.py", "right": False},
+    {"command": "sed -i '2s/a - b/a/' stats.py", "path": "stats.py", "right": False},
+    {"command": "sed -i '2s/a - b/b/' stats.py", "path": "stats.py", "right": False},
 ]
+SUBMITTING = " && echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
 def _task(tmp_path: Path) -> tuple[Task, Path]:
@@ -64,7 +66,7 @@ def test_scripted_agents_resolve_or_not_as_scripted(
             run, patch, verdict = await rollout("demonstrator", accuracy=0.0, favourite=1.0)
             assert patch != ""
             assert not verdict.resolved
-            fix = f"{FIXES[0]['command']} && echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+            fix = f"{FIXES[1]['command']}{SUBMITTING}"
             assert [turn.action for turn in run.turns] == ["cat -n stats.py", fix]
             assert [turn.reply.startswith("```bash\n") for turn in run.turns] == [True] * 2
 
@@ -72,19 +74,43 @@ def test_scripted_agents_resolve_or_not_as_scripted(
 
 
 def test_demonstrator_draws_with_the_given_probabilities(tmp_path: Path) -> None:
-    task = replace(make_task(gold_patch="--- a/stats.py\n+++ b/stats.py\n"), metadata={"fixes": FIXES})
+    task = replace(make_task(), metadata={"fixes": FIXES})
     script = demonstrator(DemonstratorSettings(accuracy=0.4, favourite=0.6, seed=3))
     drawn = [list(script(task, str(i)))[1] for i in range(4000)]
     counts = Counter(command.partition(" && echo ")[0] for command in drawn)
     share = {fix["command"]: counts[str(fix["command"])] / 4000 for fix in FIXES}
-    expected = [0.6 * 0.6, 0.4, 0.6 * 0.2, 0.6 * 0.2]
+    expected = [0.4, 0.6 * 0.6, 0.6 * 0.2, 0.6 * 0.2]
     assert list(share.values()) == pytest.approx(expected, abs=0.03)
     assert drawn == [list(script(task, str(i)))[1] for i in range(4000)]
     other = demonstrator(DemonstratorSettings(accuracy=0.4, favourite=0.6, seed=4))
     assert drawn != [list(other(task, str(i)))[1] for i in range(4000)]
 
 
-@pytest.mark.parametrize("fixes", [None, [], FIXES[:1], FIXES[1:2]])
+def _edit(path: str, number: int, count: int = 2) -> list[dict[str, object]]:
+    """Return candidates for an edit: one right command and `count` wrong ones."""
+    return [{"command": f"edit {number}.{i}", "path": path, "right": i == 0} for i in range(count + 1)]
+
+
+def test_demonstrator_reads_each_file_before_its_edits() -> None:
+    fixes = [*_edit("a.py", 1), *_edit("a.py", 2), *_edit("b.py", 3)]
+    task = replace(make_task(), metadata={"fixes": fixes, "search": ["price"]})
+    commands = list(demonstrator(DemonstratorSettings(accuracy=1.0))(task, "0"))
+    reads = ["grep -nw price *.py", "cat -n a.py", "edit 1.0", "edit 2.0", "cat -n b.py"]
+    assert commands == [*reads, f"edit 3.0{SUBMITTING}"]
+
+
+@pytest.mark.parametrize("edits", [1, 2, 3])
+def test_accuracy_is_the_share_of_demonstrations_with_no_wrong_edit(edits: int) -> None:
+    fixes = [fix for number in range(edits) for fix in _edit("a.py", number)]
+    task = replace(make_task(), metadata={"fixes": fixes})
+    settings = DemonstratorSettings(accuracy=0.4, favourite=0.75)
+    chosen = [choose_fixes(task, str(i), settings) for i in range(4000)]
+    assert sum(all(fix["right"] for fix in fixes) for fixes in chosen) / 4000 == pytest.approx(0.4, abs=0.03)
+    wrong = [fix["command"][-1] for fixes in chosen for fix in fixes if not fix["right"]]
+    assert wrong.count("1") / len(wrong) == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize("fixes", [None, [], FIXES[:1], FIXES[1:2], [*FIXES, FIXES[0]], FIXES[::-1]])
 def test_demonstrator_needs_right_and_wrong_fixes(fixes: list[object] | None) -> None:
     task = replace(make_task(), metadata={"fixes": fixes})
     with pytest.raises(ValueError, match="lists no right or no wrong fix"):

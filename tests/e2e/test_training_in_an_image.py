@@ -139,8 +139,10 @@ steps = 1
 
 def with_fixes(task: Task) -> Task:
     """Return the task of a row with what a demonstrator may do: the fix, or one that the tests refuse."""
+    path = "calc/__init__.py"
     fixes = [
-        {"command": f"sed -i 's/a - b/a {sign} b/' calc/__init__.py", "right": sign == "+"} for sign in "+*"
+        {"command": f"sed -i 's/a - b/a {sign} b/' {path}", "path": path, "right": sign == "+"}
+        for sign in "+*"
     ]
     return dataclasses.replace(task, metadata={**task.metadata, "fixes": fixes})
 

@@ -42,6 +42,14 @@ def test_right_share_counts_demonstrations_with_a_right_fix() -> None:
     assert right_share(examples, [TASK]) == pytest.approx(0.4)
 
 
+def test_demonstration_with_one_of_two_right_fixes_is_not_right() -> None:
+    other = {"command": "sed -i '3s/-/+/' a.py", "right": True}
+    task = replace(TASK, metadata={"fixes": [*FIXES, other, FIXES[1]]})
+    both = f"{FIXES[0]['command']} && {other['command']}"
+    examples = [said(task.id, both), said(task.id, str(FIXES[0]["command"]))]
+    assert right_share(examples, [task]) == pytest.approx(0.5)
+
+
 def test_right_share_is_none_without_listed_fixes() -> None:
     other = replace(TASK, id="other", metadata={})
     assert right_share([said(TASK.id, FIXES[0]["command"])], [TASK, other]) is None

@@ -10,7 +10,7 @@ import pytest
 
 from hone.tasks.curriculum import TRAINED_FAMILIES, UNSEEN_FAMILIES, arithmetic, generate
 from hone.tasks.curriculum.bug import LOCALS, WORDS, Bug, Draw, Edit
-from hone.tasks.curriculum.build import results
+from hone.tasks.curriculum.checks import results
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, digest, to_line
 from hone.tasks.settings import TasksSettings

@@ -1,25 +1,24 @@
-"""The quickstart's tasks: small Python repositories with one seeded bug each, generated from a seed.
+"""Generated tasks: small Python repositories with seeded bugs; the quickstart's have one bug each.
 
 Everything that an agent reads in them is short and regular, so that a model of a million parameters can
-learn. A family (arithmetic, flow, objects, unseen) draws a `Bug`; `build` places it in a repository and makes
-the `Task`. The task sets are disjoint by content and by names.
+learn. A family (arithmetic, flow, objects, unseen, repeated) draws a `Bug`; a `Plan` says which bugs a task
+has and among what; `build` makes the `Task`. The task sets are disjoint by content and by names.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from hone.tasks.curriculum import arithmetic, flow, objects, unseen
-from hone.tasks.curriculum.bug import Bug, Draw
+from hone.tasks.curriculum import arithmetic, flow, objects, repeated, unseen
+from hone.tasks.curriculum.bug import Family
 from hone.tasks.curriculum.build import Rejected, build
+from hone.tasks.curriculum.layout import Plan
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
 from hone.tasks.settings import TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
 from hone.types import Task
-
-Family = Callable[[Draw], Bug]
 
 TRAINED_FAMILIES: tuple[Family, ...] = (
     arithmetic.wrong_operator,
@@ -36,6 +35,13 @@ TRAINED_FAMILIES: tuple[Family, ...] = (
     objects.wrong_method,
 )
 UNSEEN_FAMILIES: tuple[Family, ...] = (unseen.wrong_variable, unseen.missing_call)
+TRAINED_REPEATED: tuple[Family, ...] = (
+    repeated.repeated_operator,
+    repeated.repeated_comparison,
+    repeated.repeated_constant,
+    repeated.repeated_variable,
+)
+UNSEEN_REPEATED: tuple[Family, ...] = (repeated.repeated_index, repeated.repeated_method)
 
 ATTEMPTS = 200  # draws per task before the generator gives up
 
@@ -47,31 +53,47 @@ def generate(settings: TasksSettings) -> Splits:
     validation set is made last, so that no other set depends on it.
     """
     taken: dict[object, str] = {}
+    trained, unseen_ = families(settings.curriculum)
     sets = {
-        "test": (TRAINED_FAMILIES, settings.test),
-        "test_unseen": (UNSEEN_FAMILIES, settings.unseen),
-        "train": (TRAINED_FAMILIES, settings.train),
-        "validation": (TRAINED_FAMILIES, settings.validation),
+        "test": (trained, settings.test),
+        "test_unseen": (unseen_, settings.unseen),
+        "train": (trained, settings.train),
+        "validation": (trained, settings.validation),
     }
     made = {
-        split: tuple(_task(families, settings, split, i, taken) for i in range(size))
-        for split, (families, size) in sets.items()
+        split: tuple(_task(of_split, settings, split, i, taken) for i in range(size))
+        for split, (of_split, size) in sets.items()
     }
     splits = Splits(**made)
     check_disjoint(splits)
     return splits
 
 
+def families(curriculum: str) -> tuple[Sequence[Family], Sequence[Family]]:
+    """Return the families of the training tasks, and those that only `test_unseen` has."""
+    if curriculum == "three_edits":
+        return TRAINED_REPEATED, UNSEEN_REPEATED
+    return TRAINED_FAMILIES, UNSEEN_FAMILIES
+
+
+def _plan(curriculum: str, of_split: Sequence[Family], index: int, source: random.Random) -> Plan:
+    """Return the plan of task `index` of a set; families alternate."""
+    family, following = (of_split[(index + offset) % len(of_split)] for offset in (0, 1))
+    if curriculum == "two_bugs":
+        return Plan(modules=source.choice((((family, following),), ((family,), (following,)))))
+    return Plan(modules=((family,),), look_alikes=curriculum == "more_files")
+
+
 def _task(
-    families: Sequence[Family], settings: TasksSettings, split: str, index: int, taken: dict[object, str]
+    of_split: Sequence[Family], settings: TasksSettings, split: str, index: int, taken: dict[object, str]
 ) -> Task:
-    """Return task `index` of a set: families alternate; a draw that clashes with another set is repeated."""
-    family = families[index % len(families)]
+    """Return task `index` of a set; a draw that clashes with another set is repeated."""
     task_id = f"{split}-{index:04d}"
     for attempt in range(ATTEMPTS):
+        source = random.Random(f"{settings.seed}/{split}/{index}/{attempt}")
         try:
-            source = random.Random(f"{settings.seed}/{split}/{index}/{attempt}")
-            task = build(family, source, task_id, split, settings.variety)
+            plan = _plan(settings.curriculum, of_split, index, source)
+            task = build(plan, source, task_id, split, settings.variety)
         except Rejected:
             continue
         names, content = tuple(task.metadata["names"]), content_hash(task)
@@ -80,5 +102,6 @@ def _task(
         taken[names] = taken[content] = split
         return task
     raise TaskError(
-        f"no {family.__name__} task left after {ATTEMPTS} draws: ask for fewer tasks than {index}"
+        f"no task of {of_split[index % len(of_split)].__name__} left after {ATTEMPTS} draws: ask for fewer "
+        f"tasks than {index}"
     )

@@ -136,7 +136,7 @@ def swapped_arguments(draw: Draw) -> Bug:
     )
 
 
-def _other_digits(draw: Draw, right: int, bad: int) -> list[str]:
+def other_digits(draw: Draw, right: int, bad: int) -> list[str]:
     """Three digits near the right one, for wrong fixes."""
     near = sorted((n for n in range(1, 10) if n not in (right, bad)), key=lambda n: abs(n - right))
     return [str(n) for n in draw.random.sample(near[:3], 3)]
@@ -164,7 +164,7 @@ def wrong_default(draw: Draw) -> Bug:
         bad=str(bad),
         right=str(right),
         fix=("=[0-9]", f"={right}"),
-        wrong=[f"={digit}" for digit in _other_digits(draw, right, bad)],
+        wrong=[f"={digit}" for digit in other_digits(draw, right, bad)],
         actual=actual,
         expected=expected,
     )
@@ -196,7 +196,7 @@ def wrong_constant(draw: Draw) -> Bug:
         bad=str(bad),
         right=str(right),
         fix=("[0-9]", str(right)),
-        wrong=_other_digits(draw, right, bad),
+        wrong=other_digits(draw, right, bad),
         actual=draw.pick(f"it uses the number {bad}", f"it works with {bad}"),
         expected=f"it should {task}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ LOCALS = ("total", "result")
 class Shape(NamedTuple):
     """One way to write a function: its source and arguments to call it with."""
 
-    code: str  # MARK at the bug; a line with only MARK (and indentation) is missing in the buggy code
+    code: str  # MARK once on each faulty line; one with only MARK (and indentation) is missing when buggy
     cases: Sequence[tuple[Any, ...]]
     subject: str = ""  # of the issue's sentences, where shapes differ in it
 
@@ -53,7 +53,8 @@ class Bug:
 
     `bad` and `right` replace MARK in the shape's code; an empty `bad` means that a whole line is missing.
     `fix` turns `bad` into `right`; by default it replaces the text. `wrong` are replacements that do not fix
-    the bug, the most plausible first. `actual` and `expected` are clauses about "it".
+    the bug, the most plausible first. All of them are the same on each faulty line. `actual` and `expected`
+    are clauses about "it".
     """
 
     shape: Shape
@@ -65,6 +66,20 @@ class Bug:
     fix: tuple[str, str] | None = None  # pattern and replacement of sed; see `Edit`
     helper: str = ""  # source of a function that the shape's code calls
 
+    @property
+    def buggy(self) -> str:
+        """The source of the function, and of what belongs to it, with the bug."""
+        lines = [line for line in self.shape.code.splitlines() if self.bad or MARK not in line]
+        return "\n".join(lines).replace(MARK, self.bad) + "\n"
+
+    @property
+    def fixed(self) -> str:
+        """The same source without the bug."""
+        return self.shape.code.replace(MARK, self.right) + "\n"
+
+
+Family = Callable[["Draw"], Bug]
+
 
 class Draw:
     """The random choices of one task; every name is drawn once.
@@ -72,10 +87,15 @@ class Draw:
     Only the first `variety` alternatives of a choice (code shape, wording, operator) are used.
     """
 
-    def __init__(self, source: random.Random, variety: int) -> None:
+    def __init__(self, source: random.Random, variety: int, words: Sequence[str] | None = None) -> None:
         self.random = source
         self._variety = variety
-        self._unused = source.sample(WORDS, len(WORDS))
+        words = WORDS if words is None else words
+        self._unused = source.sample(words, len(words))
+
+    def branch(self) -> Draw:
+        """Return another draw, whose names are not used here, but may be used here later."""
+        return Draw(self.random, self._variety, self._unused)
 
     def name(self) -> str:
         return self._unused.pop()

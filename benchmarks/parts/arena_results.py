@@ -1,0 +1,137 @@
+"""The arena's results: one line per training, and the rows of a page made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.parts.arena_stages import Stage
+from hone.evaluate.statistics import Mean, Rate, compare, resolve_rate
+from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
+
+START = "start"  # the stage of the results before reinforcement learning
+
+Key = tuple[str, str, int]  # stage, name, seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a training reached, or why it failed: one line of the results.
+
+    The result of a start model has the stage START and its digest as name.
+    """
+
+    stage: str
+    name: str
+    seed: int
+    start: str  # digest of the weights that it began with; empty if there were none
+    sets: Sequence[str]
+    test: Mapping[str, bool] = field(default_factory=dict)  # task -> resolved, on tasks that no training saw
+    test_unseen: Mapping[str, bool] = field(default_factory=dict)  # on families that no training saw
+    tokens_to_goal: int | None = None  # trained until the mean resolve rate of some steps reached the goal
+    seconds: float = 0.0  # of reinforcement learning; of the start model, of making it
+    error: str = ""  # the last line of the log of a training that failed; empty if it did not
+
+    @property
+    def key(self) -> Key:
+        return self.stage, self.name, self.seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The trainings of one name, over seeds."""
+
+    name: str
+    seeds: Sequence[float]  # resolve rate on the held-out tasks, of each seed
+    test: Rate  # over all seeds; the interval is that of a mean over tasks
+    gain: Mean  # against the start model, paired by task
+    unseen: Rate  # on the families that training never shows
+    tokens_to_goal: Sequence[int]  # of the seeds that reached the goal
+    seconds: float  # of reinforcement learning, mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The results of one stage."""
+
+    stage: str
+    title: str
+    before: Rate | None  # of the start models of its rows, on the held-out tasks; None without rows
+    before_unseen: Rate | None
+    rows: Sequence[Row]  # the best first
+    failures: Sequence[Result]
+
+
+def read_results(path: Path) -> dict[Key, Result]:
+    """Return the last result of each training; a file that does not exist has none."""
+    results = [Result(**record) for _, record in read_json_lines(path)]
+    return {result.key: result for result in results}
+
+
+def add_result(path: Path, known: dict[Key, Result], result: Result) -> None:
+    """Append a result to the file and to `known`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drop_partial_line(path)
+    append_json(path, dataclasses.asdict(result))
+    known[result.key] = result
+
+
+def is_done(result: Result | None) -> bool:
+    """Return whether a training need not run again."""
+    return result is not None and not result.error
+
+
+def tables(known: Iterable[Result], stages: Mapping[str, Stage]) -> list[Table]:
+    """Return the results of each stage that has any."""
+    results = list(known)
+    starts = {result.start: result for result in results if result.stage == START}
+    made = [
+        _table(name, stage.title, [result for result in results if result.stage == name], starts)
+        for name, stage in stages.items()
+    ]
+    return [table for table in made if table.rows or table.failures]
+
+
+def _table(name: str, title: str, results: Sequence[Result], starts: Mapping[str, Result]) -> Table:
+    reached = [result for result in results if is_done(result)]
+    used = [starts[digest] for digest in dict.fromkeys(result.start for result in reached)]
+    return Table(
+        stage=name,
+        title=title,
+        before=resolve_rate(samples(used, "test")) if used else None,
+        before_unseen=resolve_rate(samples(used, "test_unseen")) if used else None,
+        rows=_rows(reached, starts),
+        failures=[result for result in results if result.error],
+    )
+
+
+def _rows(reached: Sequence[Result], starts: Mapping[str, Result]) -> list[Row]:
+    by_name: dict[str, list[Result]] = {}
+    for result in reached:
+        by_name.setdefault(result.name, []).append(result)
+    rows: list[Row] = []
+    for label, of_seeds in by_name.items():
+        test = samples(of_seeds, "test")
+        rows.append(
+            Row(
+                name=label,
+                seeds=[sum(one.test.values()) / len(one.test) for one in of_seeds],
+                test=resolve_rate(test),
+                gain=compare(samples([starts[one.start] for one in of_seeds], "test"), test).gain,
+                unseen=resolve_rate(samples(of_seeds, "test_unseen")),
+                tokens_to_goal=[one.tokens_to_goal for one in of_seeds if one.tokens_to_goal is not None],
+                seconds=sum(one.seconds for one in of_seeds) / len(of_seeds),
+            )
+        )
+    return sorted(rows, key=lambda row: -row.test.rate)
+
+
+def samples(of_seeds: Sequence[Result], split: str) -> dict[str, list[bool]]:
+    """Return task -> whether each seed's model resolved it."""
+    found: dict[str, list[bool]] = {}
+    for result in of_seeds:
+        for task, resolved in getattr(result, split).items():
+            found.setdefault(task, []).append(resolved)
+    return found
