@@ -375,15 +375,8 @@ def _bubblewrap(plan: Plan, root: str) -> list[str]:
     return [
         plan.bwrap,
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
-        *(
-            "--unshare-cgroup-try",
-            "--uid",
-            str(plan.base.uid),
-            "--gid",
-            str(plan.base.gid),
-            "--hostname",
-            "sandbox",
-        ),
+        *("--unshare-cgroup-try", "--uid", str(plan.base.uid), "--gid", str(plan.base.gid)),
+        *("--hostname", "sandbox"),
         *("--dev-bind", root, "/"),  # its mounts have nodev already
         *("--proc", "/proc", *masks(), "--mqueue", "/dev/mqueue"),
         *("--chdir", "/", "--cap-drop", "ALL", "--clearenv", "--seccomp", str(program)),
