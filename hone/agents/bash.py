@@ -246,11 +246,11 @@ class _Rollout:
         """Bound a command by the rollout's time limit, with one second to spare."""
         if not self._scaffold.wall_time_limit_s:
             return self._scaffold.timeout_s
-        left = self._scaffold.wall_time_limit_s - (monotonic() - self._started)
+        left = self._scaffold.wall_time_limit_s - self._run.seconds_since(self._started)
         return min(self._scaffold.timeout_s, max(left, 1.0))
 
     def _progress(self) -> dict[str, Any]:
-        return progress_variables(len(self._run.turns) + 1, monotonic() - self._started)
+        return progress_variables(len(self._run.turns) + 1, self._run.seconds_since(self._started))
 
 
 def progress_variables(calls: int, elapsed_s: float) -> dict[str, Any]:

@@ -27,10 +27,15 @@ class AgentRun:
     tools: Sequence[ToolSpec] = ()  # offered to the policy with the messages
     submitted: bool = False
     ending: Outcome | None = None  # the limit reached; None after a submission, which the grader judges
+    waited_s: float = 0.0  # for a parked sandbox, which no limit counts
     notes: dict[str, Any] = field(default_factory=dict[str, Any])  # copied into the trajectory's metadata
     observers: list[Callable[[Turn], Awaitable[None]]] = field(
         default_factory=list[Callable[[Turn], Awaitable[None]]]
     )  # awaited after each turn, while the sandbox is as that turn left it
+
+    def seconds_since(self, started: float) -> float:
+        """Return the seconds of `hone.utils.clock.monotonic` since `started`, before any wait of the run."""
+        return monotonic() - started - self.waited_s
 
     async def record(self, turn: Turn) -> None:
         """Append a turn and await the observers."""
@@ -106,7 +111,10 @@ async def run_loop(
     tokens = format_errors = 0
     while not run.submitted:
         run.ending = limits.reached(
-            turns=len(run.turns), tokens=tokens, seconds=monotonic() - started, format_errors=format_errors
+            turns=len(run.turns),
+            tokens=tokens,
+            seconds=run.seconds_since(started),
+            format_errors=format_errors,
         )
         if run.ending is not None:
             return

@@ -43,6 +43,7 @@ def print_run(run: Path, *, as_json: bool) -> None:
         "staleness": staleness(entries),
         "set_aside": {aside.task_id: aside.reason for aside in asides},
         "busy": busy(metrics),
+        "parked": round(_mean(metrics, "parked"), 3),
     }
     if as_json:
         print_json(counts)
@@ -81,9 +82,17 @@ def busy(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def bottleneck(shares: Mapping[str, float], metrics: Sequence[Mapping[str, Any]]) -> str:
     """Return what a run waits for, in one line: "busiest: engine 97 %; trainer 34 %; sandbox 18 %; ..."."""
     parts = sorted(shares, key=lambda part: -shares[part])
-    waits = [record["wait_s"] for record in metrics if "wait_s" in record]
-    wait = f"; a step waited {sum(waits) / len(waits):.1f} s for its batch" if waits else ""
-    return "busiest: " + "; ".join(f"{part} {100 * shares[part]:.0f} %" for part in parts) + wait
+    parked = _mean(metrics, "parked")
+    parking = f"; {100 * parked:.0f} % of the rollouts were parked" if parked else ""
+    waited = any("wait_s" in record for record in metrics)
+    wait = f"; a step waited {_mean(metrics, 'wait_s'):.1f} s for its batch" if waited else ""
+    return "busiest: " + "; ".join(f"{part} {100 * shares[part]:.0f} %" for part in parts) + parking + wait
+
+
+def _mean(metrics: Iterable[Mapping[str, Any]], name: str) -> float:
+    """Return the mean of a metric over the steps that have it; 0 if none has."""
+    values = [record[name] for record in metrics if name in record]
+    return sum(values) / len(values) if values else 0.0
 
 
 def curve(entries: list[Entry], metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:

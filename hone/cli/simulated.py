@@ -44,6 +44,11 @@ def print_simulation(
     as_json: bool,
 ) -> int:
     """Print a row per simulated training, and what they say about the recipe."""
+    if settings.rollout.park_after_s is not None:
+        raise UsageError(
+            "rollout.park_after_s is not simulated, as it depends on the processes in each sandbox: remove "
+            "it from the recipe for the simulation"
+        )
     given = sorted(settings.simulate.model_fields_set - WITH_A_RUN)
     if from_run is not None and given:
         raise UsageError(

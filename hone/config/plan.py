@@ -69,7 +69,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
         name: f"{policy_shape(other, 'eval')[1]}, {_engine(other)}"
         for name, other in settings.beside_policy(command).items()
     }
-    sandboxes = settings.rollout.concurrent_episodes if command in SAMPLING else 0
+    sandboxes = settings.rollout.sandboxes_at_once if command in SAMPLING else 0
     found = devices_of_run(settings, find_devices()) if devices is None else devices
     return Plan(
         run_dir=settings.run_dir,

@@ -221,6 +221,23 @@ class RunSettings(Settings):
         return self
 
     @model_validator(mode="after")
+    def _sandboxes_can_be_parked(self) -> RunSettings:
+        provider, agent = self.sandbox.provider, self.agent.kind
+        if self.rollout.park_after_s is None:
+            return self
+        if provider != "namespaces":
+            raise ValueError(
+                f'rollout.park_after_s needs snapshots of sandboxes, which sandbox.provider = "{provider}" '
+                'does not have: remove it, or set sandbox.provider = "namespaces"'
+            )
+        if agent != "bash":
+            raise ValueError(
+                f'rollout.park_after_s does not work with agent.kind = "{agent}", of which a process stays '
+                'in the sandbox, or a clock goes on, during a reply: remove it, or set agent.kind = "bash"'
+            )
+        return self
+
+    @model_validator(mode="after")
     def _turn_rewards_are_used(self) -> RunSettings:
         algorithm = self.train.algorithm
         made = self.judge.rewards or self.progress.rewards

@@ -25,6 +25,7 @@ from hone.policy.settings import AnyEngineSettings, ServerEngineSettings
 from hone.rollout.busy import BusyShares
 from hone.rollout.episode import RolloutContext
 from hone.rollout.metering import Conversation
+from hone.rollout.parking import open_parking
 from hone.rollout.scoring import Scorers
 from hone.sandbox import Provider, SandboxSpec, make_provider
 from hone.tasks.workspace import GIT_ENV
@@ -72,7 +73,10 @@ async def open_context(
         evaluation: whether gradings run all controls.
     """
     bare = SandboxSpec(env=GIT_ENV, limits=settings.sandbox.limits(), run=str(settings.run_dir))
-    async with open_agent(agent, bare, cache=settings.run_dir / "agents") as (opened, spec):
+    async with (
+        open_parking(settings.rollout, runtime.provider, settings.sandbox.state_dir) as parking,
+        open_agent(agent, bare, cache=settings.run_dir / "agents") as (opened, spec),
+    ):
         yield RolloutContext(
             provider=runtime.provider,
             spec=spec,
@@ -86,8 +90,10 @@ async def open_context(
             scorers=scorers,
             busy=BusyShares(
                 engine=BusyMeter(_servers(settings.engine)),
-                sandbox=BusyMeter(settings.rollout.concurrent_episodes),
+                sandbox=BusyMeter(settings.rollout.sandboxes_at_once),
+                parked=BusyMeter(settings.rollout.concurrent_episodes),
             ),
+            parking=parking,
             sampler=Sampler(
                 agent=agent.kind,
                 engine=settings.engine.kind if new_chat is not None else None,

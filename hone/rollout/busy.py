@@ -14,11 +14,13 @@ class BusyShares:
     engine: BusyMeter = field(default_factory=BusyMeter)  # servers, as many as replies are under way
     sandbox: BusyMeter = field(default_factory=BusyMeter)  # sandboxes that start, run a command or grade
     trainer: BusyMeter = field(default_factory=BusyMeter)  # training steps
+    parked: BusyMeter = field(default_factory=BusyMeter)  # rollouts whose sandbox is parked
 
     def shares(self) -> dict[str, float]:
-        """Return the metrics busy/engine, busy/sandbox and busy/trainer since the last call, in [0, 1]."""
+        """Return busy/engine, busy/sandbox, busy/trainer and parked since the last call, each in [0, 1]."""
         return {
             "busy/engine": self.engine.share(),
             "busy/sandbox": self.sandbox.share(),
             "busy/trainer": self.trainer.share(),
+            "parked": self.parked.share(),
         }

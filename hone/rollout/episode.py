@@ -2,6 +2,8 @@
 
     lease sandbox -> agent loop -> patch -> close sandbox -> grade in a fresh one -> Trajectory
 
+With `RolloutContext.parking`, the sandbox of a rollout that waits long for a reply is given back meanwhile.
+
 Invariant: every wait is bounded and every exit is an `Outcome`; a failure that the policy can cause is never
 counted as an infrastructure fault, nor the reverse.
 """
@@ -14,7 +16,6 @@ import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,10 +28,13 @@ from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
 from hone.rollout.busy import BusyShares
 from hone.rollout.errors import RolloutError
+from hone.rollout.lease import CLOSE_TIMEOUT_S, Lease, close_sandbox
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
+from hone.rollout.parking import Parking, Place
 from hone.rollout.rewards import is_infrastructure_fault, reward_of
 from hone.rollout.scoring import Scorers, Scoring, open_scoring
 from hone.rollout.settings import RolloutSettings
+from hone.rollout.time_limit import TimeLimit
 from hone.sandbox.contract import (
     Provider,
     ProviderUnavailable,
@@ -42,7 +46,6 @@ from hone.sandbox.contract import (
 from hone.types import Call, Sampler, Signal, Task, TokenTree, Trajectory, Verdict
 from hone.utils.errors import HoneError
 
-CLOSE_TIMEOUT_S = 30.0
 PROBE_TIMEOUT_S = 30.0
 # Providers and graders bound their own work; this limit only stops a defect in one from blocking a run.
 BACKSTOP_S = 3600.0
@@ -74,6 +77,7 @@ class RolloutContext:
     extract: Callable[..., Awaitable[str]] = extract_patch  # reads the patch in the agent's sandbox
     scorers: Scorers | None = None  # None: single turns are not scored
     busy: BusyShares = field(default_factory=BusyShares)
+    parking: Parking | None = None  # None: each rollout keeps its sandbox
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,17 +179,26 @@ async def _scored(episode: Episode, context: RolloutContext) -> Trajectory:
 
 
 async def _attempt(episode: Episode, context: RolloutContext, scoring: Scoring | None) -> Trajectory:
+    place = Place(context.parking, episode.queued_at)
     try:
-        async with _leased(episode, context) as sandbox:
+        async with _leased(episode, context, place) as sandbox:
             if scoring is not None:
-                scoring.watch(partial(context.extract, sandbox.inner, episode.task, intact=True))
+                scoring.watch(lambda: _read_patch(episode, context, sandbox.lease))
             deadline = asyncio.get_running_loop().time() + context.settings.time_limit_s
             limit = await _work(episode, context, sandbox, deadline)
             episode.patch = await _take_patch(episode, context, sandbox)
-        outcome = await _grade(episode, context, limit)
+        outcome = await _grade(episode, context, limit)  # a patch was read in a sandbox: the place is held
     except _Ended as ended:
         return await _record(episode, context, ended.outcome, str(ended))
+    finally:
+        place.release()
     return await _record(episode, context, outcome)
+
+
+async def _read_patch(episode: Episode, context: RolloutContext, lease: Lease) -> str:
+    """Return the patch so far; the agent is still at work."""
+    async with lease.use() as sandbox:
+        return await context.extract(sandbox, episode.task, intact=True)
 
 
 async def run_demonstration(episode: Episode, context: RolloutContext) -> None:
@@ -193,12 +206,15 @@ async def run_demonstration(episode: Episode, context: RolloutContext) -> None:
 
     Raises RolloutError unless the agent submitted.
     """
+    place = Place(context.parking, episode.queued_at)
     try:
-        async with _leased(episode, context) as sandbox:
+        async with _leased(episode, context, place) as sandbox:
             deadline = asyncio.get_running_loop().time() + context.settings.time_limit_s
             ended = await _work(episode, context, sandbox, deadline)
     except _Ended as error:
         raise RolloutError(f"the demonstration of {episode.task.id} failed: {error}") from error
+    finally:
+        place.release()
     if ended is not None:
         raise RolloutError(f"the demonstration of {episode.task.id} ended with {ended} instead of submitting")
 
@@ -218,19 +234,30 @@ async def retry_infrastructure_faults(
 
 
 @asynccontextmanager
-async def _leased(episode: Episode, context: RolloutContext) -> AsyncGenerator[MeteredSandbox]:
-    episode.timings["queue"] = time.monotonic() - episode.queued_at
-    with _timed(episode, "start"), context.busy.sandbox.use():
-        try:
-            sandbox = await _start(episode, context)
-        except SandboxError as error:
-            raise _Ended(Outcome.SANDBOX_ERROR, error) from error
-    episode.enforced_limits = sandbox.enforced
+async def _leased(episode: Episode, context: RolloutContext, place: Place) -> AsyncGenerator[MeteredSandbox]:
+    """Yield the rollout's sandbox; afterwards it is closed, and the caller releases `place`."""
     try:
-        yield MeteredSandbox(sandbox, episode.timings, context.busy.sandbox)
+        await place.take()
+        episode.timings["queue"] = time.monotonic() - episode.queued_at
+        with _timed(episode, "start"), context.busy.sandbox.use():
+            sandbox = await _start(episode, context)
+    except SandboxError as error:
+        raise _Ended(Outcome.SANDBOX_ERROR, error) from error
+    episode.enforced_limits = sandbox.enforced
+    lease = Lease(
+        sandbox,
+        place,
+        provider=context.provider,
+        parking=context.parking,
+        run=episode.run,
+        timings=episode.timings,
+        busy=context.busy,
+    )
+    try:
+        yield MeteredSandbox(lease, episode.timings, context.busy.sandbox)
     finally:
         with _timed(episode, "close"):
-            await _close(episode, sandbox)
+            await lease.close()
 
 
 async def _start(episode: Episode, context: RolloutContext) -> Sandbox:
@@ -243,32 +270,30 @@ async def _start(episode: Episode, context: RolloutContext) -> Sandbox:
         raise SandboxError(f"no sandbox started within {BACKSTOP_S:.0f} s") from None
 
 
-async def _close(episode: Episode, sandbox: Sandbox) -> None:
-    """Close a sandbox; one that cannot be closed now is closed by the provider or the next reconcile."""
-    try:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await sandbox.close()
-    except (SandboxError, TimeoutError) as error:
-        episode.run.notes["close_error"] = f"{type(error).__name__}: {error}"
-
-
 async def _work(
     episode: Episode, context: RolloutContext, sandbox: MeteredSandbox, deadline: float
 ) -> Outcome | None:
     """Run the agent; return the limit that stopped it, or None when it submitted."""
     conversation = context.new_chat(episode.rollout_id, episode.seed) if context.new_chat else NoChat()
-    time_limit = asyncio.timeout_at(deadline)
+    timeout = asyncio.timeout_at(deadline)
+    lease, time_limit = sandbox.lease, TimeLimit(timeout)
     chat = MeteredChat(
-        conversation, episode.timings, context.settings.reply_timeout_s, time_limit, context.busy.engine
+        conversation,
+        episode.timings,
+        context.settings.reply_timeout_s,
+        time_limit,
+        context.busy.engine,
+        lease,
     )
     episode.tree = conversation.tree
     episode.started_at = time.time()
     try:
         with _timed(episode, "agent"):
-            async with time_limit:
+            async with timeout:
+                lease.time_limit = time_limit
                 await context.agent.run(episode.task, sandbox, chat, episode.run)
     except TimeoutError:
-        if not time_limit.expired():
+        if not timeout.expired():
             raise
         return Outcome.TIME_LIMIT
     except ContextOverflow:
@@ -285,6 +310,7 @@ async def _work(
     except SandboxError as error:
         raise await _lost(episode, context, sandbox, error) from error
     finally:
+        lease.time_limit = None
         await _close_chat(episode, conversation)
     return episode.run.ending
 
@@ -302,9 +328,10 @@ async def _close_chat(episode: Episode, conversation: Conversation) -> None:
 async def _take_patch(episode: Episode, context: RolloutContext, sandbox: MeteredSandbox) -> str:
     """Return the patch. The agent's processes still run, so a failure is usually the policy's fault."""
     try:
-        with _timed(episode, "patch"):
-            async with asyncio.timeout(BACKSTOP_S):
-                return await context.extract(sandbox.inner, episode.task)
+        async with sandbox.lease.use() as inner:
+            with _timed(episode, "patch"):
+                async with asyncio.timeout(BACKSTOP_S):
+                    return await context.extract(inner, episode.task)
     except BrokenTree as error:
         raise _Ended(Outcome.BROKE_SANDBOX, error) from error
     except TimeoutError:
@@ -329,7 +356,7 @@ async def _lost(
         try:
             alive = await probe.exec("true", timeout_s=PROBE_TIMEOUT_S)
         finally:
-            await _close(episode, probe)
+            await close_sandbox(probe, episode.run)
     except SandboxError as fault:
         return _Ended(Outcome.SANDBOX_ERROR, f"{error}; and a new sandbox: {fault}")
     if alive.exit_code != 0:

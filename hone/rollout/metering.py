@@ -1,4 +1,4 @@
-"""Wrappers of an agent's sandbox and chat that measure time and enforce the reply timeout."""
+"""Wrappers of an agent's sandbox and chat: they measure time, enforce the reply timeout, park the sandbox."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Chat, Reply, ToolSpec
+from hone.rollout.lease import Lease
+from hone.rollout.time_limit import TimeLimit
 from hone.sandbox.contract import Command, ExecResult, Sandbox
 from hone.types import Call, Message, TokenTree
 from hone.utils.busy import BusyMeter
@@ -62,7 +64,7 @@ class MeteredChat:
 
     The agent's time limit is paused during a reply and fires after it, so that a silent engine is never
     counted as a slow policy. With several replies at a time, it is paused until the last of those requested
-    before the limit; later requests do not pause it.
+    before the limit; later requests do not pause it. A long reply parks the sandbox of `lease`.
     """
 
     def __init__(
@@ -70,8 +72,9 @@ class MeteredChat:
         chat: Conversation,
         timings: dict[str, float],
         timeout_s: float,
-        time_limit: asyncio.Timeout,
+        time_limit: TimeLimit,
         busy: BusyMeter,
+        lease: Lease,
     ) -> None:
         """`busy`: the engine's."""
         self.tree = chat.tree
@@ -80,8 +83,8 @@ class MeteredChat:
         self._timeout_s = timeout_s
         self._time_limit = time_limit
         self._busy = busy
-        self._deadline = time_limit.when()
-        self._awaited = 0  # running replies that pause the time limit
+        self._lease = lease
+        self._awaited = 0  # running replies
         self._since = 0.0  # when the first of them was requested, by time.monotonic()
 
     @property
@@ -100,67 +103,71 @@ class MeteredChat:
     ) -> Reply:
         reply_timeout = asyncio.timeout(self._timeout_s)
         try:
-            with self._clock_stopped(), self._busy.use():
-                async with reply_timeout:
-                    return await self._chat.reply(messages, tools=tools, purpose=purpose)
+            async with self._lease.during_reply():
+                with self._time_limit.paused(), self._timed(), self._busy.use():
+                    async with reply_timeout:
+                        return await self._chat.reply(messages, tools=tools, purpose=purpose)
         except TimeoutError:
             if not reply_timeout.expired():
                 raise
             raise EngineError(f"the engine gave no reply within {self._timeout_s:g} s") from None
 
     @contextmanager
-    def _clock_stopped(self) -> Generator[None]:
-        if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
-            yield
-            return
+    def _timed(self) -> Generator[None]:
         if self._awaited == 0:
             self._since = time.monotonic()
-            self._time_limit.reschedule(None)
         self._awaited += 1
         try:
             yield
         finally:
             self._awaited -= 1
             if self._awaited == 0:
-                self._time_limit.reschedule(self._deadline)
                 waited = time.monotonic() - self._since
                 self._timings["model"] = self._timings.get("model", 0.0) + waited
 
 
 class MeteredSandbox(Sandbox):
-    """Adds up the seconds of the agent's commands and records whether it ran any."""
+    """The sandbox of a lease; adds up the seconds of the agent's commands and records whether it ran any."""
 
-    def __init__(self, sandbox: Sandbox, timings: dict[str, float], busy: BusyMeter) -> None:
+    def __init__(self, lease: Lease, timings: dict[str, float], busy: BusyMeter) -> None:
         """`busy`: that of all sandboxes."""
-        self.id, self.spec, self.enforced = sandbox.id, sandbox.spec, sandbox.enforced
+        first = lease.first
+        self.id, self.spec, self.enforced = first.id, first.spec, first.enforced
         self.used = False
-        self.inner = sandbox
+        self.lease = lease
         self._timings = timings
         self._busy = busy
 
     async def _exec(self, command: Command) -> ExecResult:
         self.used = True
-        started = time.monotonic()
-        try:
-            with self._busy.use():
-                return await self.inner._exec(command)
-        finally:
-            self._timings["exec"] = self._timings.get("exec", 0.0) + time.monotonic() - started
+        async with self.lease.use() as sandbox:
+            started = time.monotonic()
+            try:
+                with self._busy.use():
+                    return await sandbox._exec(command)
+            finally:
+                self._timings["exec"] = self._timings.get("exec", 0.0) + time.monotonic() - started
 
     async def read(self, path: str) -> bytes:
-        return await self.inner.read(path)
+        async with self.lease.use() as sandbox:
+            return await sandbox.read(path)
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self.inner.write(path, data, mode=mode)
+        async with self.lease.use() as sandbox:
+            await sandbox.write(path, data, mode=mode)
 
     async def upload(self, source: Path, target: str) -> None:
-        await self.inner.upload(source, target)
+        async with self.lease.use() as sandbox:
+            await sandbox.upload(source, target)
 
     async def download(self, source: str, target: Path) -> None:
-        await self.inner.download(source, target)
+        async with self.lease.use() as sandbox:
+            await sandbox.download(source, target)
 
-    async def snapshot(self, target: Path) -> None:
-        await self.inner.snapshot(target)
+    async def snapshot(self, target: Path, *, whole: bool = False) -> None:
+        async with self.lease.use() as sandbox:
+            await sandbox.snapshot(target, whole=whole)
 
     async def close(self) -> None:
-        await self.inner.close()
+        async with self.lease.use() as sandbox:
+            await sandbox.close()

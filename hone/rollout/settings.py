@@ -20,7 +20,17 @@ class RolloutSettings(Settings):
     """Rollouts of one task that share a baseline."""
 
     concurrent_episodes: Annotated[int, Mark.SAME_RESULTS] = Field(default=16, ge=1)
-    """Rollouts that run at the same time; each holds one sandbox, the agent's or the grader's."""
+    """Rollouts that run at the same time; each holds one sandbox, the agent's or the grader's, unless it is
+    parked (`park_after_s`)."""
+
+    park_after_s: Annotated[float | None, Mark.SAME_RESULTS] = Field(default=None, gt=0)
+    """Seconds of waiting for a reply after which a rollout gives its sandbox back, until its next command.
+    Its files are kept, and its place is free for another rollout. A sandbox in which a process is alive
+    stays. Default: never."""
+
+    sandboxes: Annotated[int | None, Mark.SAME_RESULTS] = Field(default=None, ge=1)
+    """Sandboxes that rollouts hold at the same time, with `park_after_s`; rollouts above that wait for one.
+    Default: `concurrent_episodes`."""
 
     max_staleness: int = Field(default=0, ge=0, le=64)
     """Training steps by which the weights that began a rollout may be older than those it trains. 0: a step
@@ -64,6 +74,26 @@ class RolloutSettings(Settings):
     def retry_delays(self) -> Iterator[float]:
         """Yield the seconds to wait after each infrastructure fault of one rollout."""
         return backoff_delays(self.retry_delay_s, max_s=math.inf)
+
+    @property
+    def sandboxes_at_once(self) -> int:
+        """Return how many sandboxes rollouts hold at the same time, at most."""
+        return min(self.concurrent_episodes, self.sandboxes or self.concurrent_episodes)
+
+    @model_validator(mode="after")
+    def _parking_has_an_effect(self) -> RolloutSettings:
+        if self.park_after_s is None:
+            if self.sandboxes is not None:
+                raise ValueError(
+                    "sandboxes has no effect without park_after_s, as each rollout then holds one: set "
+                    "park_after_s, or concurrent_episodes instead"
+                )
+        elif self.park_after_s >= self.reply_timeout_s:
+            raise ValueError(
+                f"park_after_s is {self.park_after_s:g}, but no reply takes longer than reply_timeout_s "
+                f"({self.reply_timeout_s:g}): set it below that"
+            )
+        return self
 
     @model_validator(mode="after")
     def _partial_needs_staleness(self) -> RolloutSettings:

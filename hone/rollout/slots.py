@@ -24,13 +24,14 @@ class Slots:
     @asynccontextmanager
     async def hold(self, priority: tuple[float, ...]) -> AsyncGenerator[None]:
         """Hold a slot; wait for it behind every waiter with a lower priority value."""
-        await self._acquire(priority)
+        await self.acquire(priority)
         try:
             yield
         finally:
-            self._release()
+            self.release()
 
-    async def _acquire(self, priority: tuple[float, ...]) -> None:
+    async def acquire(self, priority: tuple[float, ...]) -> None:
+        """Take a slot, to be given back by `release`; wait as in `hold`."""
         if self._free:  # then nobody waits
             self._free -= 1
             return
@@ -40,10 +41,11 @@ class Slots:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self._release()  # it was granted in the same turn of the loop
+                self.release()  # it was granted in the same turn of the loop
             raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give a slot back, which goes to the most urgent waiter."""
         while self._waiters:
             _, _, granted = heapq.heappop(self._waiters)
             if not granted.done():

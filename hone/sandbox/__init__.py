@@ -9,6 +9,7 @@ from hone.sandbox.contract import Command as Command
 from hone.sandbox.contract import ExecResult as ExecResult
 from hone.sandbox.contract import Health as Health
 from hone.sandbox.contract import ImageUnavailable as ImageUnavailable
+from hone.sandbox.contract import IncompleteSnapshot as IncompleteSnapshot
 from hone.sandbox.contract import LeaseLost as LeaseLost
 from hone.sandbox.contract import Limits as Limits
 from hone.sandbox.contract import Mount as Mount

@@ -65,6 +65,15 @@ class QueueTimeout(ProviderUnavailable):
     retryable = True
 
 
+class IncompleteSnapshot(SandboxError):
+    """The sandbox has state that a snapshot cannot hold."""
+
+    code = "incomplete_snapshot"
+
+    def __init__(self, state: str) -> None:
+        super().__init__(f"the sandbox has {state}, which a snapshot cannot hold")
+
+
 class Unauthorized(ProviderUnavailable):
     """The token or the capability was refused."""
 
@@ -276,10 +285,18 @@ class Sandbox(ABC):
     async def download(self, source: str, target: Path) -> None:
         """Copy a file or directory tree out of the sandbox; links are never followed on the host."""
 
-    async def snapshot(self, target: Path) -> None:
+    async def snapshot(self, target: Path, *, whole: bool = False) -> None:
         """Copy the changed files into the new directory `target`, for `SandboxSpec.snapshot`.
 
-        No command should run meanwhile. Raises NotImplementedError if the provider has no snapshots.
+        No command should run meanwhile.
+
+        Args:
+            whole: raise IncompleteSnapshot, and copy nothing, where a sandbox started from the snapshot would
+                differ from this one in more than the times of its inodes and the numbers of its processes:
+                where a process is alive, say, or where a file is of a kind that the snapshot leaves out.
+        Raises:
+            SandboxError: the files are too large, too many or too deep.
+            NotImplementedError: the provider has no snapshots.
         """
         raise NotImplementedError(f"{type(self).__name__} has no snapshots")
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hone.sandbox import trees
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.namespaces import cgroups
 from hone.utils.processes import kill_matching, send_signal, start_time
@@ -47,14 +47,17 @@ def open_state_dir(path: Path) -> Path:
 
 
 @contextmanager
-def private_directory() -> Iterator[Path]:
-    """Yield a new directory of this user alone; the next provider removes it if this process is killed."""
-    directory = open_state_dir(default_state_dir()) / new_name()
+def private_directory(state_dir: Path | None = None) -> Iterator[Path]:
+    """Yield a new directory of this user alone; the next provider removes it if this process is killed.
+
+    `state_dir`: default `default_state_dir()`.
+    """
+    directory = open_state_dir(state_dir or default_state_dir()) / new_name()
     directory.mkdir(mode=0o700)
     try:
         yield directory
     finally:
-        shutil.rmtree(directory)
+        trees.remove(directory)
 
 
 def new_name() -> str:
@@ -101,7 +104,8 @@ def remove(owner: str, state_dir: Path, roots: Sequence[Path]) -> int:
 def _remove_tree(directory: Path) -> None:
     """Remove a directory in which an ending process, or another clean-up, may still change entries."""
     for _ in range(_TRIES):
-        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):
+            trees.remove(directory)
         if not directory.exists():
             return
         time.sleep(_PAUSE_S)

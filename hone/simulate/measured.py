@@ -127,7 +127,8 @@ def _course_of(trajectory: Trajectory) -> _Course:
     calls = [(call.seconds, call.sampled_tokens) for call in trajectory.calls]
     calls = (calls or [(timings.get("model", 0.0), 0)]) if acted else []
     taken = sum(seconds for seconds, _ in calls)
-    between = max(0.0, timings.get("agent", 0.0) - taken) / max(1, len(calls))
+    acting = timings.get("agent", 0.0) - timings.get("restore", 0.0)
+    between = max(0.0, acting - taken) / max(1, len(calls))
     replies: list[Reply] = []
     at = trajectory.started_at
     for seconds, tokens in calls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -19,12 +19,20 @@ async def run_in_thread(
     Use it for work that changes files: `asyncio.to_thread` would leave the thread writing after its caller
     has gone. Returns what `function` returns and raises what it raises.
     """
-    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    return await finish(asyncio.to_thread(function, *args, **kwargs))
+
+
+async def finish(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run `work` to its end, also when cancelled: the cancellation is raised afterwards.
+
+    Returns what `work` returns and raises what it raises.
+    """
+    task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         while not task.done():
-            with suppress(asyncio.CancelledError):  # a second cancellation cannot stop the thread either
+            with suppress(asyncio.CancelledError):  # a second cancellation cannot stop it either
                 await asyncio.wait([task])
         if not task.cancelled():  # it is when the event loop shuts down
             task.exception()  # mark it as retrieved: the caller gets the cancellation

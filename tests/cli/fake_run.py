@@ -47,7 +47,7 @@ def make_run(folder: Path) -> Path:
         ledger.dispatch("r20", group_id="g2", index=0, position=2, task_id="train-0007", sampled_version=2)
     records = [
         {"kind": "train", "step": step, "loss": 0.5, "resolve_rate": 0.5 + step / 2, "wait_s": 4.0 * step}
-        | {"busy/engine": 0.5 * step, "busy/sandbox": 0.1, "busy/trainer": 0.75}
+        | {"busy/engine": 0.5 * step, "busy/sandbox": 0.1, "busy/trainer": 0.75, "parked": 0.5 * step}
         for step in range(2)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))

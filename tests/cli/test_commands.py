@@ -146,12 +146,16 @@ def test_run_counts_as_json(hone: Hone, run_dir: Path):
         "staleness": {"0": 5},
         "set_aside": {},
         "busy": {"engine": 0.25, "sandbox": 0.1, "trainer": 0.75},
+        "parked": 0.25,
     }
 
 
 def test_run_shows_in_one_line_what_it_waits_for(hone: Hone, run_dir: Path):
     _, out, _ = hone("show", run_dir)
-    assert "busiest: trainer 75 %; engine 25 %; sandbox 10 %; a step waited 2.0 s for its batch" in out
+    assert (
+        "busiest: trainer 75 %; engine 25 %; sandbox 10 %; 25 % of the rollouts were parked; "
+        "a step waited 2.0 s for its batch"
+    ) in out
 
 
 def test_a_runs_curve(hone: Hone, run_dir: Path):

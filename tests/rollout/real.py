@@ -14,6 +14,7 @@ from hone.agents.scripted import oracle
 from hone.grading import Grader, GradingSettings
 from hone.policy.reply import Chat
 from hone.rollout.episode import RolloutContext
+from hone.rollout.parking import open_parking
 from hone.rollout.settings import RolloutSettings
 from hone.sandbox import Health, Provider, ProviderUnavailable, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
@@ -95,7 +96,8 @@ async def open_context(
 ) -> AsyncGenerator[RolloutContext]:
     """Real sandboxes, real grading; everything below `root`."""
     own = SandboxSettings(state_dir=root / "state")
-    async with make_provider(own) as real:
+    chosen = RolloutSettings(**{"group_size": 2, "retry_delay_s": 0.0, **settings})
+    async with make_provider(own) as real, open_parking(chosen, real, own.state_dir) as parking:
         provider = FaultyProvider(real, fails)
         yield RolloutContext(
             provider=provider,
@@ -104,5 +106,6 @@ async def open_context(
             grader=Grader(real, GradingSettings(), cache=root / "workspaces"),
             new_chat=None,
             workspaces=root / "workspaces",
-            settings=RolloutSettings(**{"group_size": 2, "retry_delay_s": 0.0, **settings}),
+            settings=chosen,
+            parking=parking,
         )

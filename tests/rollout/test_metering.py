@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from hone.agents import AgentRun
 from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Reply
+from hone.rollout.busy import BusyShares
+from hone.rollout.lease import Lease
 from hone.rollout.metering import MeteredChat, MeteredSandbox
+from hone.rollout.parking import Place
+from hone.rollout.time_limit import TimeLimit
 from hone.types import Call, Message, TokenTree
 from hone.utils.busy import BusyMeter
 from tests.environment.scripted import ScriptedSandbox, ended
+from tests.rollout.memory import World
 from tests.virtual_time import run
 
 FAR = 1000.0  # seconds
@@ -42,6 +48,23 @@ class Slow:
     async def close(self) -> None: ...
 
 
+def lease() -> Lease:
+    """The lease of a sandbox in which every command succeeds, and which is never parked."""
+    return Lease(
+        ScriptedSandbox(lambda command: ended()),
+        Place(None, 0.0),
+        provider=World([]),
+        parking=None,
+        run=AgentRun(),
+        timings={},
+        busy=BusyShares(),
+    )
+
+
+def metered(slow: Slow, timings: dict[str, float], timeout_s: float, limit: asyncio.Timeout) -> MeteredChat:
+    return MeteredChat(slow, timings, timeout_s, TimeLimit(limit), BusyMeter(), lease())
+
+
 async def start_reply(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]:
     """The task of a reply that is under way."""
     task = asyncio.create_task(chat.reply([{"role": "user", "content": name}]))
@@ -55,7 +78,7 @@ def test_time_limit_is_paused_until_the_last_concurrent_reply() -> None:
         slow, timings = Slow(), {}
         deadline = asyncio.get_running_loop().time() + FAR
         async with asyncio.timeout_at(deadline) as limit:
-            chat = MeteredChat(slow, timings, FAR, limit, BusyMeter())
+            chat = metered(slow, timings, FAR, limit)
             one, two = await start_reply(chat, slow, "one"), await start_reply(chat, slow, "two")
             assert limit.when() is None
             slow.waiting["two"].set_result(None)
@@ -81,7 +104,7 @@ def test_reply_requested_after_the_limit_does_not_pause_it() -> None:
         later: list[asyncio.Task[Reply]] = []
         with pytest.raises(TimeoutError):  # noqa: PT012
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
-                chat = MeteredChat(slow, {}, 10 * FAR, limit, BusyMeter())
+                chat = metered(slow, {}, 10 * FAR, limit)
                 one = await start_reply(chat, slow, "one")
                 await asyncio.sleep(FAR)  # the limit passes while the first is awaited
                 later.append(await start_reply(chat, slow, "two"))
@@ -99,7 +122,7 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
     async def scenario() -> None:
         slow = Slow()
         async with asyncio.timeout_at(asyncio.get_running_loop().time() + FAR) as limit:
-            chat = MeteredChat(slow, {}, 0.05, limit, BusyMeter())
+            chat = metered(slow, {}, 0.05, limit)
             one = await start_reply(chat, slow, "one")
             slow.waiting["two"] = asyncio.get_running_loop().create_future()
             slow.waiting["two"].set_result(None)  # in advance: no stall makes this one late, too
@@ -113,7 +136,7 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
 def test_seconds_of_commands_are_added_up() -> None:
     async def scenario() -> None:
         timings: dict[str, float] = {}
-        sandbox = MeteredSandbox(ScriptedSandbox(lambda command: ended()), timings, BusyMeter())
+        sandbox = MeteredSandbox(lease(), timings, BusyMeter())
         started = time.monotonic()
         await sandbox.exec("true")
         first = timings["exec"]

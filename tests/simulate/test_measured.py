@@ -16,7 +16,10 @@ from hone.simulate.virtual_time import run
 from hone.types import Call, TokenTree, Trajectory, Verdict
 from tests.simulate.running import run_of, simulation_of
 
-TIMINGS = {"queue": 9.0, "start": 2.0, "agent": 20.0, "model": 12.0, "patch": 1.0, "close": 1.0, "grade": 4.0}
+TIMINGS = {
+    "queue": 9.0, "start": 2.0, "agent": 23.0, "model": 12.0, "park": 2.0, "restore": 3.0, "patch": 1.0,
+    "close": 1.0, "grade": 4.0,
+}  # fmt: skip
 
 
 def trajectory(rollout_id: str, task_id: str, outcome: Outcome = Outcome.RESOLVED) -> Trajectory:
@@ -59,7 +62,10 @@ def test_durations_of_a_run_are_those_of_its_rollouts_and_steps(tmp_path: Path):
     (ended,), (fault,) = measured.draws["one"], measured.draws["two"]
     assert (ended.start_s, ended.turns, ended.grade_s) == (2.0, ((5.0, 4.0), (7.0, 4.0)), 6.0)
     assert ended.resolved
-    assert ended.seconds == sum(TIMINGS.values()) - TIMINGS["queue"] - TIMINGS["model"]
+    assert (
+        ended.seconds
+        == sum(TIMINGS[phase] for phase in ("start", "agent", "patch", "close", "grade")) - TIMINGS["restore"]
+    )
     assert (fault.start_s, fault.turns, fault.fault_after) == (3.0, (), 0)
     assert [measured.train_s(step) for step in range(4)] == [30, 31, 32, 30]
     assert measured.publish_s == pytest.approx(100 - 60 - 31.5)

@@ -99,6 +99,10 @@ def test_options_without_effect_are_refused(hone: Hone, tmp_path: Path):
     code, _, err = hone("--simulate", "--command", "eval")
     assert code == 2
     assert "--simulate has no effect with --command eval" in err
+    parked = ["--set", "rollout.park_after_s=60", "--set", "sandbox.provider=namespaces"]
+    code, _, err = hone("--simulate", *parked)
+    assert code == 2
+    assert "rollout.park_after_s is not simulated" in err
     code, _, err = hone("--simulate", "--from-run", tmp_path, "--set", "simulate.reply_s=3")
     assert code == 2
     assert "simulate.reply_s has no effect with --from-run" in err

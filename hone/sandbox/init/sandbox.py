@@ -28,7 +28,7 @@ class InitSandbox(Sandbox):
         enforced: Mapping[str, str],
         env: Mapping[str, str],
         on_close: Callable[[], Awaitable[None]],
-        on_snapshot: Callable[[Path], Awaitable[None]] | None = None,
+        on_snapshot: Callable[[Path, bool], Awaitable[None]] | None = None,
     ) -> None:
         """`env` is the image's own environment, at least PATH and HOME; `spec.env` is added to it."""
         self.id = sandbox_id
@@ -86,11 +86,11 @@ class InitSandbox(Sandbox):
     async def download(self, source: str, target: Path) -> None:
         await transfer.download(self._channel, self._inside(source), target)
 
-    async def snapshot(self, target: Path) -> None:
+    async def snapshot(self, target: Path, *, whole: bool = False) -> None:
         if self._on_snapshot is None:
-            await super().snapshot(target)
+            await super().snapshot(target, whole=whole)
         else:
-            await self._on_snapshot(target)
+            await self._on_snapshot(target, whole)
 
     async def close(self) -> None:
         self._channel.abandon("it was closed")

@@ -69,5 +69,4 @@ class HostUser:
 def _translated(plan: Plan) -> list[str]:
     overlays = plan.base.overlays
     lowers = [path for overlay in overlays if overlay.translated for path in overlay.lowers]
-    snapshots = [path for overlay in overlays for path in overlay.snapshots]
-    return lowers + snapshots + [source for source, _ in plan.mounts]
+    return lowers + [source for source, _ in plan.mounts]

@@ -19,7 +19,6 @@ class Overlay:
     name: str  # of its upper directory
     lowers: list[str]  # host paths, topmost first
     translated: bool  # whether the owner of their files appears as the sandbox's user
-    snapshots: list[str] = field(default_factory=list[str])  # changes over the lowers, latest first
     own: list[str] = field(default_factory=list[str])  # directories remade in the upper, writable
     links: dict[str, str] = field(default_factory=dict[str, str])  # made in the upper: path -> target
 
@@ -48,6 +47,8 @@ class Plan:
     base: Base
     workdir: str
     copied: str | None = None  # host directory to copy into workdir, where it cannot be an overlay
+    snapshot: str | None = None  # host directory with the initial upper layers
+    made_ns: int  # modification time of the base's directories, files and links
     mounts: list[tuple[str, str]]  # (host path, path inside): read-only, owner appears as the sandbox's user
     sockets: list[tuple[str, str]]  # unix sockets of the host that can be connected to
     limits: Limits

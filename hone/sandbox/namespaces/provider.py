@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import posixpath
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -16,6 +18,7 @@ from hone.sandbox.contract import (
     RESERVED,
     Health,
     ImageUnavailable,
+    IncompleteSnapshot,
     ProviderUnavailable,
     SandboxLost,
     SandboxSpec,
@@ -23,9 +26,11 @@ from hone.sandbox.contract import (
 from hone.sandbox.images.store import ImageStore
 from hone.sandbox.init import bundle
 from hone.sandbox.init.channel import Channel
+from hone.sandbox.init.in_sandbox import wire
 from hone.sandbox.init.sandbox import InitSandbox
 from hone.sandbox.namespaces import cgroups, doctor, host, image, snapshots
 from hone.sandbox.namespaces.plan import Base, Overlay, Plan
+from hone.sandbox.namespaces.rootfs import SHOWN_SYS
 from hone.sandbox.namespaces.server import SpawnServer
 from hone.sandbox.settings import SandboxSettings
 from hone.utils.concurrency import run_in_thread
@@ -36,6 +41,7 @@ _RESERVED_IN_HOST = (*RESERVED, "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64
 
 # Sockets of a sandbox by its memory: the kernel counts up to 128 KiB of each in no limit.
 _SOCKETS_PER_MIB, _SOCKETS_MIN = 2, 64
+_STATE_MAX = 200  # bytes of the answer of process 1
 
 
 class NamespacesProvider:
@@ -133,18 +139,21 @@ class NamespacesProvider:
             self._open.pop(plan.id, None)
             await resources.aclose()
 
-        async def snapshot(target: Path) -> None:
+        async def snapshot(target: Path, whole: bool) -> None:
             if channel.lost:
                 raise SandboxLost(channel.lost)
+            if whole and (state := await channel.ask(wire.STATE_KIND, wire.pack(*_mount_points(plan)))):
+                raise IncompleteSnapshot(state[:_STATE_MAX].decode("utf-8", "replace"))
             target.mkdir(mode=0o700, parents=True)
             try:
-                await run_in_thread(snapshots.take, upper, target, plan)
+                await run_in_thread(snapshots.take, layers.open(), target, plan, whole=whole)
             except BaseException:
                 await run_in_thread(trees.remove, target)
                 raise
 
         upper, upper_to = socket.socketpair()
-        resources.callback(upper.close)
+        layers = snapshots.UpperLayers(upper)
+        resources.callback(layers.close)
         try:
             with upper_to:
                 channel = await self._send(server, plan, upper_to)
@@ -210,11 +219,7 @@ class NamespacesProvider:
         if spec.layer:
             lowers = [str(spec.layer.resolve())]
             overlays.append(Overlay(target=spec.workdir, name="workdir", lowers=lowers, translated=True))
-        if spec.snapshot:
-            below = snapshots.chain(spec.snapshot, base.name)
-            overlays = [
-                replace(overlay, snapshots=snapshots.directories(below, overlay.name)) for overlay in overlays
-            ]
+        made_ns = snapshots.read_made_ns(spec.snapshot, base.name) if spec.snapshot else time.time_ns()
         # process 1 enforces the limits for which there is no cgroup
         watched_kib = 0 if "memory" in roots else limits.memory_mib << 10
         limited_pids = 0 if "pids" in roots else limits.pids
@@ -228,6 +233,8 @@ class NamespacesProvider:
             bwrap=self._bwrap,
             base=replace(base, env={}, overlays=overlays, shown=shown),
             workdir=spec.workdir,
+            snapshot=str(spec.snapshot.resolve()) if spec.snapshot else None,
+            made_ns=made_ns,
             mounts=[(str(mount.source.resolve()), posixpath.normpath(mount.target)) for mount in spec.mounts],
             sockets=sockets,
             limits=limits,
@@ -248,6 +255,13 @@ class NamespacesProvider:
 
     async def reconcile(self) -> int:
         return await asyncio.to_thread(lambda: owners.reconcile(self._state_dir, _group_roots()))
+
+
+def _mount_points(plan: Plan) -> list[bytes]:
+    """Return the paths inside that a sandbox from a snapshot mounts something at, besides /dev and /proc."""
+    mounts = [*plan.base.shown, *SHOWN_SYS, *plan.mounts, *plan.sockets]
+    targets = [overlay.target for overlay in plan.base.overlays] + [target for _, target in mounts]
+    return [os.fsencode(posixpath.normpath(target)) for target in targets]
 
 
 def _group_roots() -> list[Path]:

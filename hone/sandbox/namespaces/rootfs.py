@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from hone.sandbox import seccomp
-from hone.sandbox.namespaces import cgroups, syscalls
+from hone.sandbox.namespaces import cgroups, snapshots, syscalls
 from hone.sandbox.namespaces.host_user import HostUser
 from hone.sandbox.namespaces.plan import Base, Overlay, Plan
 from hone.sandbox.namespaces.syscalls import write_file
@@ -49,7 +49,7 @@ _MASKED_FILES = (
 )  # fmt: skip
 _MASKED_DIRECTORIES = ("acpi", "asound", "scsi")
 # read by language runtimes; the rest of /sys is absent
-_SHOWN_SYS = [(path, path) for path in ["/sys/devices/system/cpu"] if os.path.isdir(path)]
+SHOWN_SYS = [(path, path) for path in ["/sys/devices/system/cpu"] if os.path.isdir(path)]
 
 
 def become_sandbox(
@@ -129,16 +129,16 @@ class _Trees:
 
     def __init__(self, plan: Plan, user: HostUser | None) -> None:
         self.copied = syscalls.clone_tree(plan.copied) if plan.copied else None
-        self.lowers: dict[str, list[int]] = {}  # name of the overlay -> its snapshots and lowers
+        self.snapshot = snapshots.Restoring(plan.snapshot) if plan.snapshot else None
+        self.lowers: dict[str, list[int]] = {}  # by the name of the overlay
         for overlay in plan.base.overlays:
-            lowers = [_clone_as_own(path, user) for path in overlay.snapshots]
             owner = user if overlay.translated else None
-            self.lowers[overlay.name] = lowers + [_clone_as_own(path, owner) for path in overlay.lowers]
+            self.lowers[overlay.name] = [_clone_as_own(path, owner) for path in overlay.lowers]
         self.dev: int | None = None  # with device nodes of this sandbox alone
         self.devices: list[tuple[str, int]] = []  # nodes of the host, for an ordinary user
         if user is None:
             self.devices = [(name, syscalls.clone_tree(f"/dev/{name}", device=True)) for name in _DEVICES]
-        self.shown = [_show(source, target, None) for source, target in [*plan.base.shown, *_SHOWN_SYS]]
+        self.shown = [_show(source, target, None) for source, target in [*plan.base.shown, *SHOWN_SYS]]
         self.shown += [_show(source, target, user) for source, target in plan.mounts]
         self.sockets = [(target, syscalls.clone_tree(source)) for source, target in plan.sockets]
 
@@ -214,11 +214,12 @@ def _build(plan: Plan, trees: _Trees) -> None:
     for name in ("root", "shm", "upper", "work", "lower", "above", "none", "top"):
         os.mkdir(f"{_STAGE}/{name}")
     os.chmod(f"{_STAGE}/shm", 0o1777)  # noqa: S103
-    _make_top(plan.base)
+    _make_top(plan.base, plan.made_ns)
     for overlay in plan.base.overlays:
         _mount_overlay(overlay, trees)
-    os.close(_open_directory(plan.workdir))
-    if trees.copied is not None:
+    if trees.snapshot is None:  # the snapshot has workdir, unless its sandbox removed it
+        os.close(_open_directory(plan.workdir))
+    if trees.copied is not None and trees.snapshot is None:
         copied = f"{_STAGE}/lower/copied"
         os.mkdir(copied)
         syscalls.attach(trees.copied, copied)
@@ -237,7 +238,7 @@ def _build(plan: Plan, trees: _Trees) -> None:
     syscalls.mount("none", f"{_ROOT}/opt/hone", "", flags | syscalls.MS_NOSUID | syscalls.MS_NODEV)
 
 
-def _make_top(base: Base) -> None:
+def _make_top(base: Base, made_ns: int) -> None:
     """Make the topmost lower layer of the root: directories, files and links of the base."""
     top = f"{_STAGE}/top"
     for name in base.directories:
@@ -248,6 +249,8 @@ def _make_top(base: Base) -> None:
         write_file(f"{top}/{name}", text)
     for name, target in base.links.items():
         os.symlink(target, f"{top}/{name}")
+    for name in [*base.links, *base.files, *reversed(base.directories), "."]:
+        os.utime(f"{top}/{name}", ns=(made_ns, made_ns), follow_symlinks=False)
 
 
 def _make_devices(trees: _Trees) -> None:
@@ -273,34 +276,42 @@ def _make_devices(trees: _Trees) -> None:
 def _fill_devices(directory: str) -> None:
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"{directory}/{name}")
-    for name in ("pts", "shm"):
+    for name in ("pts", "shm", "mqueue"):
         os.mkdir(f"{directory}/{name}")
 
 
 def _mount_overlay(overlay: Overlay, trees: _Trees) -> None:
-    """Mount an overlay. Its lowers from the top: snapshots, `_make_top` for the root, the image or host."""
+    """Mount an overlay. Its lowers from the top: `_make_top` for the root, the image or host."""
     paths: list[str] = []
     for number, fd in enumerate(trees.lowers[overlay.name]):
         paths.append(f"{_STAGE}/lower/{overlay.name}{number}")
         os.mkdir(paths[-1])
         syscalls.attach(fd, paths[-1])
     if overlay.target == "/":
-        paths.insert(len(overlay.snapshots), f"{_STAGE}/top")
+        paths.insert(0, f"{_STAGE}/top")
     upper, work = f"{_STAGE}/upper/{overlay.name}", f"{_STAGE}/work/{overlay.name}"
     os.mkdir(upper)
     os.mkdir(work)
     shutil.copymode(paths[0], upper)
-    for directory in overlay.own:
-        lower = f"{paths[-1]}/{directory}"
-        if os.path.isdir(lower) and not os.path.islink(lower):
-            os.mkdir(f"{upper}/{directory}")
-    for name, to in overlay.links.items():
-        os.symlink(to, f"{upper}/{name}")
+    if trees.snapshot is not None and trees.snapshot.has(overlay.name):
+        trees.snapshot.restore(overlay.name, upper, newest_first=os.listdir(_STAGE)[0] != "root")
+    else:
+        _fill_upper(overlay, upper, paths[-1])
     options = f"lowerdir={':'.join(paths)},upperdir={upper},workdir={work},userxattr"
     target = os.open(_ROOT, os.O_PATH) if overlay.target == "/" else _open_directory(overlay.target)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("overlay", f"/proc/self/fd/{target}", "overlay", flags, options)
     os.close(target)
+
+
+def _fill_upper(overlay: Overlay, upper: str, lowest: str) -> None:
+    """Make the directories and links that a new sandbox has in its upper layer."""
+    for directory in overlay.own:
+        lower = f"{lowest}/{directory}"
+        if os.path.isdir(lower) and not os.path.islink(lower):
+            os.mkdir(f"{upper}/{directory}")
+    for name, to in overlay.links.items():
+        os.symlink(to, f"{upper}/{name}")
 
 
 def _mount_shown(shown: _Shown, name: str) -> None:
@@ -364,17 +375,10 @@ def _bubblewrap(plan: Plan, root: str) -> list[str]:
     return [
         plan.bwrap,
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
-        *(
-            "--unshare-cgroup-try",
-            "--uid",
-            str(plan.base.uid),
-            "--gid",
-            str(plan.base.gid),
-            "--hostname",
-            "sandbox",
-        ),
+        *("--unshare-cgroup-try", "--uid", str(plan.base.uid), "--gid", str(plan.base.gid)),
+        *("--hostname", "sandbox"),
         *("--dev-bind", root, "/"),  # its mounts have nodev already
-        *("--proc", "/proc", *masks()),
+        *("--proc", "/proc", *masks(), "--mqueue", "/dev/mqueue"),
         *("--chdir", "/", "--cap-drop", "ALL", "--clearenv", "--seccomp", str(program)),
         *("--die-with-parent", "--new-session", "--as-pid-1", "--", *plan.init),
     ]

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import SandboxSpec, make_provider
+from hone.sandbox import Provider, SandboxSpec, make_provider
 from hone.sandbox.settings import SandboxSettings
 from tests.attacks.sandbox.attack_target import AttackTarget
 from tests.services.image import base_archive
 
-PLACES = ("namespaces-host", "namespaces-image")
-# What these attack differs between the host and an image. The rest does not: `make test` attacks it in
-# an image only.
+PLACES = ("namespaces-host", "namespaces-image", "namespaces-restored")
+# What these attack differs between the host, an image and a snapshot. The rest does not: `make test` attacks
+# it in an image only.
 HOST_MATTERS = ("test_files", "test_privileges", "test_transfers")
 # In those files, what is the same on the host all the same: how much is read, and how long.
 HOST_IS_ALIKE = (
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             callspec = getattr(item, "callspec", None)  # of parametrized tests
             place = None if callspec is None else callspec.params.get("attacked")
             alike = item.path.stem not in HOST_MATTERS or getattr(item, "originalname", "") in HOST_IS_ALIKE
-            if place == "namespaces-host" and alike:
+            if place in ("namespaces-host", "namespaces-restored") and alike:
                 item.add_marker(pytest.mark.full)
 
 
@@ -71,15 +71,26 @@ def attacked(
     request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AttackTarget]:
     place: str = request.param
-    image = "host" if place == "namespaces-host" else f"rootfs:{request.getfixturevalue('rootfs')}"
+    image = f"rootfs:{request.getfixturevalue('rootfs')}" if place == "namespaces-image" else "host"
+    spec = SandboxSpec(image=image)
     base = tmp_path_factory.mktemp("hone")
     settings = SandboxSettings(state_dir=base / "state", cache_dir=base.parent / "cache")
     provider = make_provider(settings)
     gc.collect()  # descriptors are counted: what other tests left is not to be closed in the midst of one
     runner.run(provider.__aenter__())
-    yield AttackTarget(runner=runner, provider=provider, spec=SandboxSpec(image=image), state=base / "state")
+    if place == "namespaces-restored":
+        spec = SandboxSpec(snapshot=base / "snapshot")
+        runner.run(_take_snapshot(provider, base / "snapshot"))
+    yield AttackTarget(runner=runner, provider=provider, spec=spec, state=base / "state")
     runner.run(provider.__aexit__(None, None, None))
     assert list((base / "state").iterdir()) == []
+
+
+async def _take_snapshot(provider: Provider, target: Path) -> None:
+    """Take the snapshot of a sandbox whose files try to get rights."""
+    async with await provider.start(SandboxSpec()) as sandbox:
+        await sandbox.exec("cp /bin/cat cat; chmod 6755 cat; ln -s / root; mkdir -m 2777 group; mkfifo p")
+        await sandbox.snapshot(target)
 
 
 @pytest.fixture

@@ -177,6 +177,16 @@ class Init:
         elif kind == wire.KILL_KIND:
             processes.send_signal({-1}, signal.SIGKILL)  # all but process 1
             self.send(wire.DATA_KIND, request, b"")
+        elif kind == wire.STATE_KIND:
+            self.send(wire.DATA_KIND, request, self.find_state(wire.unpack(body)))
+
+    def find_state(self, mounts: list[bytes]) -> bytes:
+        """Return a name of what the sandbox has besides files and these mounts; b"": nothing."""
+        if self.jobs or not nothing_runs():
+            return b"a process"
+        from . import state  # few sandboxes are asked
+
+        return state.find(mounts)
 
     # --- commands
 

@@ -20,6 +20,7 @@ STDIN_KIND, EXEC_KIND, CANCEL_KIND, READ_KIND, WRITE_KIND, LIST_KIND, MKDIR_KIND
 SPACE_KIND, KILL_KIND = range(9, 11)
 CHANGES_KIND = 11  # fields: WRITE, MKDIR and LINK requests, each after its kind as one byte
 READ_FILES_KIND = 12  # fields: LENGTH (maximum), path, ...; the reply's fields are contents
+STATE_KIND = 13  # fields: paths of mount points; the reply names state besides files, b"": there is none
 READY_KIND, RESULT_KIND, DATA_KIND, ERROR_KIND, STDOUT_KIND, STDERR_KIND = range(20, 26)
 
 MERGE_FLAG, LIVE_FLAG = 1, 2  # of EXEC: one pipe for both streams; also send output as it arrives
