@@ -12,6 +12,7 @@ from hone.evaluate.statistics import Mean, Rate, compare, resolve_rate
 from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
 
 START = "start"  # the stage of the results before reinforcement learning
+FIRST = "algorithms"  # the stage whose rows stand in other tables, too
 
 Key = tuple[str, str, int]  # stage, name, seed
 
@@ -87,11 +88,13 @@ def tables(known: Iterable[Result], stages: Mapping[str, Stage]) -> list[Table]:
     """Return the results of each stage that has any."""
     results = list(known)
     starts = {result.start: result for result in results if result.stage == START}
-    made = [
-        _table(name, stage.title, [result for result in results if result.stage == name], starts)
-        for name, stage in stages.items()
-    ]
-    return [table for table in made if table.rows or table.failures]
+    made: list[Table] = []
+    for name, stage in stages.items():
+        own = [result for result in results if result.stage == name]
+        beside = [result for result in results if result.stage == FIRST and result.name in stage.beside]
+        if own:
+            made.append(_table(name, stage.title, [*own, *beside], starts))
+    return made
 
 
 def _table(name: str, title: str, results: Sequence[Result], starts: Mapping[str, Result]) -> Table:

@@ -21,6 +21,7 @@ class Stage:
     title: str
     start: Start
     rows: Mapping[str, Sequence[str]]  # name -> settings, as a.b=value
+    beside: Sequence[str] = ()  # rows of the stage "algorithms" that stand in its table, too
 
 
 def name(algorithm: str, **options: object) -> list[str]:
@@ -42,13 +43,31 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
     "step-wise": [*name("step_wise"), "progress.enabled=true", "progress.coefficient=0.5"],
 }
 BEST = ("GSPO", "PPO", "GRPO", "RLOO")  # of the stage "algorithms"
-ONE_BUG = Start(folder="start")
+# Enough training tasks for an algorithm that replaces groups without signal.
+SIZES = ("train.steps=14", "tasks.train=3936")
+ONE_BUG = Start(folder="start", sets=SIZES)
 
 
 def harder(title: str, curriculum: str, *sets: str) -> Stage:
     """Return the best algorithms on another curriculum, with a start model of its own."""
-    start = Start(folder=f"start-{curriculum}", sets=[f"tasks.curriculum={curriculum}", *sets])
+    start = Start(folder=f"start-{curriculum}", sets=[*SIZES, f"tasks.curriculum={curriculum}", *sets])
     return Stage(title=title, start=start, rows={row: ALGORITHMS[row] for row in BEST})
+
+
+ON_POLICY = "staleness 0"
+MISMATCHES: Mapping[str, Sequence[str]] = {  # between the engine's tokens and the trainer's
+    ON_POLICY: [],
+    "staleness 2": ["rollout.max_staleness=2"],
+    "staleness 8": ["rollout.max_staleness=8"],
+    "bfloat16 engine": ["engine.dtype=bfloat16"],
+}
+
+
+def corrected(kind: str) -> list[str]:
+    """Return the settings of a correction."""
+    if kind == "none":
+        return []
+    return ["train.loss.old_logprobs=recomputed", f"train.corrections.kind={kind}"]
 
 
 STAGES: Mapping[str, Stage] = {
@@ -57,26 +76,18 @@ STAGES: Mapping[str, Stage] = {
         title="Staleness and corrections",
         start=ONE_BUG,
         rows={
-            f"staleness {staleness}, {kind}": [
-                *name("grpo"),
-                f"rollout.max_staleness={staleness}",
-                *(
-                    []
-                    if kind == "none"
-                    else ["train.loss.old_logprobs=recomputed", f"train.corrections.kind={kind}"]
-                ),
-            ]
-            for staleness in (0, 2, 8)
+            f"{mismatch}, {kind}": [*name("grpo"), *sets, *corrected(kind)]
+            for mismatch, sets in MISMATCHES.items()
             for kind in ("none", "truncate", "mask")
+            if (mismatch, kind) != (ON_POLICY, "none")  # it is GRPO
         },
+        beside=["GRPO"],
     ),
     "adapters": Stage(
         title="Adapters",
         start=ONE_BUG,
-        rows={
-            "all weights": name("grpo"),
-            "LoRA, rank 16": [*name("grpo"), "train.lora.rank=16", "train.optimizer.lr=3e-3"],
-        },
+        rows={"LoRA, rank 16": [*name("grpo"), "train.lora.rank=16", "train.optimizer.lr=3e-3"]},
+        beside=["GRPO"],
     ),
     "two_bugs": harder("Two bugs at once", "two_bugs"),
     "more_files": harder("More files", "more_files"),

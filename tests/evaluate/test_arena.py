@@ -61,7 +61,7 @@ def test_each_curriculum_has_its_own_start_model(tmp_path: Path) -> None:
     assert set(by_stage) == {"algorithms", "two_bugs", "more_files", "three_edits"}
     starts = {result.start: result for result in results.values() if result.stage == START}
     assert len(starts) == 4
-    assert starts[by_stage["algorithms"].start].sets == ["train.steps=3"]
+    assert starts[by_stage["algorithms"].start].sets == ["train.steps=3", *STAGES["algorithms"].start.sets]
     for stage in ("two_bugs", "more_files", "three_edits"):
         shared = ["train.steps=3", *STAGES[stage].start.sets]
         assert f"tasks.curriculum={stage}" in shared
@@ -169,10 +169,21 @@ def test_page_tells_each_stage_its_start_model() -> None:
     assert page.index("resolves 50.0 %") < page.index("## Two bugs at once") < page.index("resolves 0.0 %")
 
 
-def test_lines_of_earlier_versions_are_read() -> None:
-    results = read_results(arena.KEPT)
-    algorithms = tables(results.values(), STAGES)[0]
-    assert algorithms.stage == "algorithms"
-    assert algorithms.before
-    assert algorithms.before.rate == pytest.approx(0.49375)
-    assert len(algorithms.rows) >= 10
+def test_table_of_a_stage_repeats_the_rows_beside_it() -> None:
+    def of(stage: str, name: str) -> Result:
+        return Result(stage=stage, name=name, seed=0, start="a", sets=[], test={"task": True}, seconds=60)
+
+    results = [
+        of(START, "a"),
+        of("algorithms", "GRPO"),
+        of("algorithms", "PPO"),
+        of("adapters", "LoRA, rank 16"),
+    ]
+    made = {table.stage: {row.name for row in table.rows} for table in tables(results, STAGES)}
+    assert made == {"algorithms": {"GRPO", "PPO"}, "adapters": {"LoRA, rank 16", "GRPO"}}
+
+
+def test_kept_results_are_of_the_settings_of_their_rows(tmp_path: Path) -> None:
+    kept = read_results(arena.KEPT)
+    assert arena.missing(options(tmp_path, only=None, seeds=3), kept) is not None
+    assert {result.start for result in kept.values()} == {key[1] for key in kept if key[0] == START}
