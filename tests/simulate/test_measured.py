@@ -62,10 +62,8 @@ def test_durations_of_a_run_are_those_of_its_rollouts_and_steps(tmp_path: Path):
     (ended,), (fault,) = measured.draws["one"], measured.draws["two"]
     assert (ended.start_s, ended.turns, ended.grade_s) == (2.0, ((5.0, 4.0), (7.0, 4.0)), 6.0)
     assert ended.resolved
-    assert (
-        ended.seconds
-        == sum(TIMINGS[phase] for phase in ("start", "agent", "patch", "close", "grade")) - TIMINGS["restore"]
-    )
+    phases = ("start", "agent", "patch", "close", "grade")
+    assert ended.seconds == sum(TIMINGS[phase] for phase in phases) - TIMINGS["restore"]
     assert (fault.start_s, fault.turns, fault.fault_after) == (3.0, (), 0)
     assert [measured.train_s(step) for step in range(4)] == [30, 31, 32, 30]
     assert measured.publish_s == pytest.approx(100 - 60 - 31.5)
