@@ -44,7 +44,7 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
 }
 BEST = ("GSPO", "PPO", "GRPO", "RLOO")  # of the stage "algorithms"
 # Enough training tasks for an algorithm that replaces groups without signal.
-SIZES = ("train.steps=14", "tasks.train=3936")
+SIZES = ("train.steps=14", "demonstrations.rollouts=3600", "tasks.train=3936")
 ONE_BUG = Start(folder="start", sets=SIZES)
 
 
