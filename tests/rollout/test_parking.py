@@ -384,6 +384,38 @@ def test_cancelled_rollout_leaves_neither_sandbox_nor_snapshot(
 
 
 @pytest.mark.sandbox
+def test_rollout_cancelled_while_its_sandbox_is_given_back_closes_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with one_place(tmp_path) as context:
+            closing, let = asyncio.Event(), asyncio.Event()
+
+            class SlowToClose(FaultyProvider):
+                async def start(self, spec: SandboxSpec) -> Sandbox:
+                    sandbox = await super().start(spec)
+                    close = sandbox.close
+
+                    async def close_later() -> None:
+                        closing.set()
+                        await let.wait()
+                        await close()
+
+                    sandbox.close = close_later  # type: ignore[method-assign]
+                    return sandbox
+
+            provider = SlowToClose(context.provider)
+            changed = dataclasses.replace(context, provider=provider)
+            rollout = asyncio.create_task(roll_out(changed, [], lambda own: asyncio.Event().wait()))
+            await closing.wait()
+            rollout.cancel()
+            await asyncio.sleep(0)
+            let.set()
+            with pytest.raises(asyncio.CancelledError):
+                await rollout
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.sandbox
 def test_killed_run_leaves_nothing_after_the_next_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.rollout.parked_process", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -78,7 +78,8 @@ def test_no_message_ends_the_spawn_server(control: socket.socket, message: bytes
 @pytest.mark.sandbox
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changed=st.dictionaries(st.sampled_from(["base", "workdir", "copied", "mounts", "sockets", "limits",
-                                                "cores", "init", "bwrap", "made_ns", "snapshot"]), _JSON, min_size=1))  # fmt: skip
+                                                "cores", "init", "bwrap", "made_ns", "snapshot"]),
+                               _JSON, min_size=1))  # fmt: skip
 def test_no_plan_ends_the_spawn_server(control: socket.socket, changed: dict[str, Any]) -> None:
     plan = {"id": "p", "owner": "o", "bwrap": "/nonexistent", "base": {}, "workdir": "/w", "mounts": [],
             "sockets": [], "limits": {}, "cores": 0, "init": [], "made_ns": 0} | changed  # fmt: skip
