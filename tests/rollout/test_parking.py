@@ -276,7 +276,7 @@ def test_wait_for_a_sandbox_extends_the_time_limit() -> None:
 def test_restoring_takes_no_time_of_the_agent(tmp_path: Path) -> None:
     class Restorable(MemorySandbox):
         async def snapshot(self, target: Path, *, whole: bool = False) -> None:
-            target.mkdir()
+            await asyncio.to_thread(target.mkdir)
 
     class Slow(World):
         """Starts a sandbox from a snapshot in 100 s; its agent needs 50 s for a reply, and 5 s after that."""
