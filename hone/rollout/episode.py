@@ -28,10 +28,10 @@ from hone.policy.engine import ContextOverflow, EngineError
 from hone.policy.errors import PolicyError
 from hone.rollout.busy import BusyShares
 from hone.rollout.errors import RolloutError
-from hone.rollout.lease import CLOSE_TIMEOUT_S, Lease, close_sandbox
 from hone.rollout.metering import Conversation, MeteredChat, MeteredSandbox, NoChat
 from hone.rollout.parking import Parking, Place
 from hone.rollout.rewards import is_infrastructure_fault, reward_of
+from hone.rollout.sandbox import CLOSE_TIMEOUT_S, RolloutSandbox, close_sandbox
 from hone.rollout.scoring import Scorers, Scoring, open_scoring
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.time_limit import TimeLimit
@@ -183,7 +183,7 @@ async def _attempt(episode: Episode, context: RolloutContext, scoring: Scoring |
     try:
         async with _leased(episode, context, place) as sandbox:
             if scoring is not None:
-                scoring.watch(lambda: _read_patch(episode, context, sandbox.lease))
+                scoring.watch(lambda: _read_patch(episode, context, sandbox))
             deadline = asyncio.get_running_loop().time() + context.settings.time_limit_s
             limit = await _work(episode, context, sandbox, deadline)
             episode.patch = await _take_patch(episode, context, sandbox)
@@ -195,10 +195,10 @@ async def _attempt(episode: Episode, context: RolloutContext, scoring: Scoring |
     return await _record(episode, context, outcome)
 
 
-async def _read_patch(episode: Episode, context: RolloutContext, lease: Lease) -> str:
+async def _read_patch(episode: Episode, context: RolloutContext, sandbox: MeteredSandbox) -> str:
     """Return the patch so far; the agent is still at work."""
-    async with lease.use() as sandbox:
-        return await context.extract(sandbox, episode.task, intact=True)
+    async with sandbox.inner.use() as inner:
+        return await context.extract(inner, episode.task, intact=True)
 
 
 async def run_demonstration(episode: Episode, context: RolloutContext) -> None:
@@ -244,7 +244,7 @@ async def _leased(episode: Episode, context: RolloutContext, place: Place) -> As
     except SandboxError as error:
         raise _Ended(Outcome.SANDBOX_ERROR, error) from error
     episode.enforced_limits = sandbox.enforced
-    lease = Lease(
+    inner = RolloutSandbox(
         sandbox,
         place,
         provider=context.provider,
@@ -254,10 +254,10 @@ async def _leased(episode: Episode, context: RolloutContext, place: Place) -> As
         busy=context.busy,
     )
     try:
-        yield MeteredSandbox(lease, episode.timings, context.busy.sandbox)
+        yield MeteredSandbox(inner, episode.timings, context.busy.sandbox)
     finally:
         with _timed(episode, "close"):
-            await lease.close()
+            await inner.close()
 
 
 async def _start(episode: Episode, context: RolloutContext) -> Sandbox:
@@ -276,21 +276,21 @@ async def _work(
     """Run the agent; return the limit that stopped it, or None when it submitted."""
     conversation = context.new_chat(episode.rollout_id, episode.seed) if context.new_chat else NoChat()
     timeout = asyncio.timeout_at(deadline)
-    lease, time_limit = sandbox.lease, TimeLimit(timeout)
+    inner, time_limit = sandbox.inner, TimeLimit(timeout)
     chat = MeteredChat(
         conversation,
         episode.timings,
         context.settings.reply_timeout_s,
         time_limit,
         context.busy.engine,
-        lease,
+        inner,
     )
     episode.tree = conversation.tree
     episode.started_at = time.time()
     try:
         with _timed(episode, "agent"):
             async with timeout:
-                lease.time_limit = time_limit
+                inner.time_limit = time_limit
                 await context.agent.run(episode.task, sandbox, chat, episode.run)
     except TimeoutError:
         if not timeout.expired():
@@ -310,7 +310,7 @@ async def _work(
     except SandboxError as error:
         raise await _lost(episode, context, sandbox, error) from error
     finally:
-        lease.time_limit = None
+        inner.time_limit = None
         await _close_chat(episode, conversation)
     return episode.run.ending
 
@@ -328,7 +328,7 @@ async def _close_chat(episode: Episode, conversation: Conversation) -> None:
 async def _take_patch(episode: Episode, context: RolloutContext, sandbox: MeteredSandbox) -> str:
     """Return the patch. The agent's processes still run, so a failure is usually the policy's fault."""
     try:
-        async with sandbox.lease.use() as inner:
+        async with sandbox.inner.use() as inner:
             with _timed(episode, "patch"):
                 async with asyncio.timeout(BACKSTOP_S):
                     return await context.extract(inner, episode.task)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Chat, Reply, ToolSpec
-from hone.rollout.lease import Lease
+from hone.rollout.sandbox import RolloutSandbox
 from hone.rollout.time_limit import TimeLimit
 from hone.sandbox.contract import Command, ExecResult, Sandbox
 from hone.types import Call, Message, TokenTree
@@ -64,7 +64,7 @@ class MeteredChat:
 
     The agent's time limit is paused during a reply and fires after it, so that a silent engine is never
     counted as a slow policy. With several replies at a time, it is paused until the last of those requested
-    before the limit; later requests do not pause it. A long reply parks the sandbox of `lease`.
+    before the limit; later requests do not pause it. A long reply parks `sandbox`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MeteredChat:
         timeout_s: float,
         time_limit: TimeLimit,
         busy: BusyMeter,
-        lease: Lease,
+        sandbox: RolloutSandbox,
     ) -> None:
         """`busy`: the engine's."""
         self.tree = chat.tree
@@ -83,7 +83,7 @@ class MeteredChat:
         self._timeout_s = timeout_s
         self._time_limit = time_limit
         self._busy = busy
-        self._lease = lease
+        self._sandbox = sandbox
         self._awaited = 0  # running replies
         self._since = 0.0  # when the first of them was requested, by time.monotonic()
 
@@ -103,7 +103,7 @@ class MeteredChat:
     ) -> Reply:
         reply_timeout = asyncio.timeout(self._timeout_s)
         try:
-            async with self._lease.during_reply():
+            async with self._sandbox.during_reply():
                 with self._time_limit.paused(), self._timed(), self._busy.use():
                     async with reply_timeout:
                         return await self._chat.reply(messages, tools=tools, purpose=purpose)
@@ -127,20 +127,20 @@ class MeteredChat:
 
 
 class MeteredSandbox(Sandbox):
-    """The sandbox of a lease; adds up the seconds of the agent's commands and records whether it ran any."""
+    """A rollout's sandbox; adds up the seconds of the agent's commands and records whether it ran any."""
 
-    def __init__(self, lease: Lease, timings: dict[str, float], busy: BusyMeter) -> None:
+    def __init__(self, inner: RolloutSandbox, timings: dict[str, float], busy: BusyMeter) -> None:
         """`busy`: that of all sandboxes."""
-        first = lease.first
+        first = inner.first
         self.id, self.spec, self.enforced = first.id, first.spec, first.enforced
         self.used = False
-        self.lease = lease
+        self.inner = inner
         self._timings = timings
         self._busy = busy
 
     async def _exec(self, command: Command) -> ExecResult:
         self.used = True
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             started = time.monotonic()
             try:
                 with self._busy.use():
@@ -149,25 +149,25 @@ class MeteredSandbox(Sandbox):
                 self._timings["exec"] = self._timings.get("exec", 0.0) + time.monotonic() - started
 
     async def read(self, path: str) -> bytes:
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             return await sandbox.read(path)
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             await sandbox.write(path, data, mode=mode)
 
     async def upload(self, source: Path, target: str) -> None:
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             await sandbox.upload(source, target)
 
     async def download(self, source: str, target: Path) -> None:
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             await sandbox.download(source, target)
 
     async def snapshot(self, target: Path, *, whole: bool = False) -> None:
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             await sandbox.snapshot(target, whole=whole)
 
     async def close(self) -> None:
-        async with self.lease.use() as sandbox:
+        async with self.inner.use() as sandbox:
             await sandbox.close()

@@ -12,9 +12,9 @@ from hone.agents import AgentRun
 from hone.policy.engine import EngineError
 from hone.policy.reply import CallKind, Reply
 from hone.rollout.busy import BusyShares
-from hone.rollout.lease import Lease
 from hone.rollout.metering import MeteredChat, MeteredSandbox
 from hone.rollout.parking import Place
+from hone.rollout.sandbox import RolloutSandbox
 from hone.rollout.time_limit import TimeLimit
 from hone.types import Call, Message, TokenTree
 from hone.utils.busy import BusyMeter
@@ -48,9 +48,9 @@ class Slow:
     async def close(self) -> None: ...
 
 
-def lease() -> Lease:
-    """The lease of a sandbox in which every command succeeds, and which is never parked."""
-    return Lease(
+def kept() -> RolloutSandbox:
+    """A sandbox in which every command succeeds, and which is never parked."""
+    return RolloutSandbox(
         ScriptedSandbox(lambda command: ended()),
         Place(None, 0.0),
         provider=World([]),
@@ -62,7 +62,7 @@ def lease() -> Lease:
 
 
 def metered(slow: Slow, timings: dict[str, float], timeout_s: float, limit: asyncio.Timeout) -> MeteredChat:
-    return MeteredChat(slow, timings, timeout_s, TimeLimit(limit), BusyMeter(), lease())
+    return MeteredChat(slow, timings, timeout_s, TimeLimit(limit), BusyMeter(), kept())
 
 
 async def start_reply(chat: MeteredChat, slow: Slow, name: str) -> asyncio.Task[Reply]:
@@ -136,7 +136,7 @@ def test_silent_engine_is_engine_error_with_concurrent_replies() -> None:
 def test_seconds_of_commands_are_added_up() -> None:
     async def scenario() -> None:
         timings: dict[str, float] = {}
-        sandbox = MeteredSandbox(lease(), timings, BusyMeter())
+        sandbox = MeteredSandbox(kept(), timings, BusyMeter())
         started = time.monotonic()
         await sandbox.exec("true")
         first = timings["exec"]

@@ -19,7 +19,7 @@ from hone.agents import AgentRun, BashAgent
 from hone.agents.contract import Limits, Step, run_loop
 from hone.grading import Grader, GradingSettings
 from hone.outcomes import Outcome
-from hone.policy.reply import CallKind, Reply
+from hone.policy.reply import CallKind, Chat, Reply
 from hone.rollout.episode import Episode, RolloutContext, run_episode
 from hone.rollout.errors import RolloutError
 from hone.rollout.parking import Parking, Place, open_parking
@@ -30,8 +30,8 @@ from hone.sandbox import Sandbox, SandboxLost, SandboxSpec, make_provider
 from hone.sandbox.namespaces import snapshots
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.workspace import prepare
-from hone.types import Call, Message, TokenTree, Trajectory
-from tests.rollout.memory import World
+from hone.types import Call, Message, Task, TokenTree, Trajectory
+from tests.rollout.memory import MemorySandbox, World
 from tests.rollout.real import SCAFFOLD, FaultyProvider, gold, open_context, tasks
 from tests.virtual_time import run
 from tests.waiting import HeldFunction, wait_until_async
@@ -273,6 +273,36 @@ def test_wait_for_a_sandbox_extends_the_time_limit() -> None:
     assert run(scenario()) == (104.0, 110.0)
 
 
+def test_restoring_takes_no_time_of_the_agent(tmp_path: Path) -> None:
+    class Restorable(MemorySandbox):
+        async def snapshot(self, target: Path, *, whole: bool = False) -> None:
+            await asyncio.to_thread(target.mkdir)
+
+    class Slow(World):
+        """Starts a sandbox from a snapshot in 100 s; its agent needs 50 s for a reply, and 5 s after that."""
+
+        async def start(self, spec: SandboxSpec) -> Sandbox:
+            await asyncio.sleep(100.0 if spec.snapshot else 0.0)
+            return Restorable()
+
+        async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
+            await chat.reply([])
+            await sandbox.exec("true")
+            await asyncio.sleep(5.0)
+
+    def roll(time_limit_s: float) -> Trajectory:
+        world = Slow([])
+        context = world.context(tmp_path, time_limit_s=time_limit_s)
+        parking = Parking(after_s=10.0, folder=tmp_path, places=Slots(1))
+        chats = {"new_chat": lambda rollout_id, seed: Gated([SUBMIT], lambda: asyncio.sleep(50.0))}
+        (task,) = tasks(1)
+        own = Episode(task=task, rollout_id="r", group_id="g", workspace=tmp_path, seed=1)
+        return run(run_episode(own, dataclasses.replace(context, parking=parking, **chats)))
+
+    assert roll(56.0).outcome is Outcome.RESOLVED
+    assert roll(54.0).outcome is Outcome.TIME_LIMIT  # the control
+
+
 def test_wait_for_a_sandbox_counts_towards_no_limit_of_the_agent() -> None:
     class Waits(Gated):
         async def reply(self, messages: list[Message], **options: Any) -> Reply:
@@ -379,6 +409,38 @@ def test_cancelled_rollout_leaves_neither_sandbox_nor_snapshot(
                 await rollout
             if moment in ("parked", "waiting"):
                 places.release()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.sandbox
+def test_rollout_cancelled_while_its_sandbox_is_given_back_closes_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with one_place(tmp_path) as context:
+            closing, let = asyncio.Event(), asyncio.Event()
+
+            class SlowToClose(FaultyProvider):
+                async def start(self, spec: SandboxSpec) -> Sandbox:
+                    sandbox = await super().start(spec)
+                    close = sandbox.close
+
+                    async def close_later() -> None:
+                        closing.set()
+                        await let.wait()
+                        await close()
+
+                    sandbox.close = close_later  # type: ignore[method-assign]
+                    return sandbox
+
+            provider = SlowToClose(context.provider)
+            changed = dataclasses.replace(context, provider=provider)
+            rollout = asyncio.create_task(roll_out(changed, [], lambda own: asyncio.Event().wait()))
+            await closing.wait()
+            rollout.cancel()
+            await asyncio.sleep(0)
+            let.set()
+            with pytest.raises(asyncio.CancelledError):
+                await rollout
 
     asyncio.run(scenario())
 

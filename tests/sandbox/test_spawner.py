@@ -78,10 +78,11 @@ def test_no_message_ends_the_spawn_server(control: socket.socket, message: bytes
 @pytest.mark.sandbox
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changed=st.dictionaries(st.sampled_from(["base", "workdir", "copied", "mounts", "sockets", "limits",
-                                                "cores", "init", "bwrap"]), _JSON, min_size=1))  # fmt: skip
+                                                "cores", "init", "bwrap", "made_ns", "snapshot"]),
+                               _JSON, min_size=1))  # fmt: skip
 def test_no_plan_ends_the_spawn_server(control: socket.socket, changed: dict[str, Any]) -> None:
     plan = {"id": "p", "owner": "o", "bwrap": "/nonexistent", "base": {}, "workdir": "/w", "mounts": [],
-            "sockets": [], "limits": {}, "cores": 0, "init": []} | changed  # fmt: skip
+            "sockets": [], "limits": {}, "cores": 0, "init": [], "made_ns": 0} | changed  # fmt: skip
     with _descriptors() as fds:
         socket.send_fds(control, [json.dumps({"op": "start", "plan": plan}).encode()], fds)
     assert _is_serving(control)
@@ -91,7 +92,7 @@ def test_no_plan_ends_the_spawn_server(control: socket.socket, changed: dict[str
 def test_a_cut_plan_is_refused(control: socket.socket) -> None:
     """The control: the same message, whole, is a plan whose start fails with its own error."""
     plan = {"id": "p", "owner": "o", "bwrap": "/nonexistent", "workdir": "/w", "mounts": [], "sockets": [],
-            "limits": {}, "cores": 0, "init": [], "base": {
+            "limits": {}, "cores": 0, "init": [], "made_ns": 0, "base": {
                 "name": "n", "uid": 0, "gid": 0, "env": {}, "workdir": "", "directories": [], "links": {},
                 "files": {}, "overlays": [], "shown": []}}  # fmt: skip
     message = json.dumps({"op": "start", "plan": plan}).encode()

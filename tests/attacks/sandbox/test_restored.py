@@ -33,11 +33,12 @@ except PermissionError:
 
 
 def _layer(tmp_path: Path) -> Path:
-    """The initial content of workdir, of which a preparation removes `secret`."""
+    """The initial content of workdir, of which a preparation removes `secret` and `hint`."""
     layer = tmp_path / "layer"
     (layer / "forged/etc").mkdir(parents=True)
     (layer / "secret").mkdir()
     (layer / "secret/fix").write_text("the fix")
+    (layer / "hint").write_text("a hint")
     (layer / "forged/etc/kept").write_text("kept")
     return layer
 
@@ -57,13 +58,15 @@ def test_removed_files_stay_removed_whatever_marks_the_agent_writes(
 ) -> None:
     async def scenario() -> None:
         async with await attacked.provider.start(layered) as fresh:
-            assert (await fresh.exec("cat secret/fix")).text == "the fix"  # the control: the layer has it
+            assert (
+                await fresh.exec("cat secret/fix hint")
+            ).text == "the fixa hint"  # the control: the layer has it
         async with await attacked.provider.start(layered) as sandbox:
-            await sandbox.exec("rm -r secret && mkdir secret")  # as the preparation of a task does
+            await sandbox.exec("rm -r hint secret && mkdir secret")  # as the preparation of a task does
             await sandbox.exec(["python3", "-c", _FORGE])
             async with await _restored(attacked, sandbox, tmp_path / "snapshot") as restored:
                 seen = await restored.exec(
-                    "find . -name fix; cat forged/etc/kept; ls forged; rmdir secret; ls secret"
+                    "find . -name fix -o -name hint; cat forged/etc/kept; ls forged; rmdir secret; ls secret"
                 )
                 assert seen.text == "keptetc\n"
                 assert seen.exit_code != 0

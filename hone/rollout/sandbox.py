@@ -26,8 +26,8 @@ class NotRestored(ProviderUnavailable):
     """A parked sandbox cannot be restored: an infrastructure fault."""
 
 
-class Lease:
-    """Gives its sandbox to each use, restored if it is parked.
+class RolloutSandbox:
+    """Gives a rollout's sandbox to each use, restored if it is parked.
 
     Invariants: what a command sees does not tell whether the sandbox was parked; a fault while parking keeps
     the sandbox; after `close` neither sandbox nor snapshot is left.
