@@ -75,7 +75,7 @@ class HostileWorld(World):
         self.grader = Grader(self, GradingSettings(), cache=root)
 
     async def run(self, task: Task, sandbox: Sandbox, chat: Chat, run: AgentRun) -> None:
-        self.rollouts[sandbox.inner] = run.rollout_id  # type: ignore[attr-defined]
+        self.rollouts[sandbox.inner.first] = run.rollout_id  # type: ignore[attr-defined]
         action = "ls"
         if run.rollout_id == HOSTILE and self.case == "the agent writes half of a surrogate pair":
             action = "echo \ud800"
