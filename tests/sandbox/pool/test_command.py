@@ -59,7 +59,7 @@ def test_pool_command_serves_survives_a_kill_and_stops(tmp_path: Path, token_fil
             words = ("--nodes", node_url, "--store", tmp_path / "s", "--token-file", token_file)
             process, url = await started(words)
             lease = await PoolClient(session, url, "t").allocate(
-                LeaseRequest(lease_id="a", owner="o", spec=SpecBody(run="first-run"))
+                LeaseRequest(lease_id="a", owner="o", spec=SpecBody(run="first-run"), ttl_s=3600)
             )
             shown = await status_of(url, token_file)
             assert shown.returncode == 0, shown.stderr
