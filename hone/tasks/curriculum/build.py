@@ -195,8 +195,8 @@ def _applied(modules: Mapping[str, str], changes: Sequence[_Change]) -> dict[str
 
 
 def _problem(repository: Repository, draw: Draw, issues: Sequence[str]) -> str:
-    """Return the issue: a sentence or two for each bug."""
-    return " ".join(
+    """Return the issue: a line for each bug."""
+    return "\n".join(
         draw.pick(*issues).format(
             module=fault.module,
             function=fault.function,
