@@ -236,8 +236,9 @@ def _settings(flags: Flags) -> Given:
         found |= {"agent.kind": ("--agent", kind), "agent.program": ("--agent", program or None)}
     if flags.temperature is not None and "," in flags.temperature:
         found["evaluate.temperatures"] = ("--temperature", flags.temperature.split(","))
-    else:
+    elif flags.temperature is not None:
         found["sampling.temperature"] = ("--temperature", flags.temperature)
+        found["evaluate.temperatures"] = ("--temperature", [])  # instead of the recipe's
     return {name: (flag, value) for name, (flag, value) in found.items() if value is not None}
 
 

@@ -45,6 +45,7 @@ def evaluate(
 
     Raises EvaluateError if `out` holds another evaluation, or this one without `resume`.
     """
+    settings = as_measured(settings)
     tasks = _tasks(settings, reporter)
     evaluation_id = _evaluation_id(settings, tasks)
     if out is None:
@@ -128,8 +129,14 @@ async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerat
         yield new_chats
 
 
+def as_measured(settings: RunSettings) -> RunSettings:
+    """Return the settings with the temperature of `evaluate.temperatures`, where it is only one, to sample."""
+    temperatures = settings.evaluate.temperatures
+    return at_temperature(settings, temperatures[0]) if len(temperatures) == 1 else settings
+
+
 def at_temperature(settings: RunSettings, temperature: float) -> RunSettings:
-    """Return the settings of one temperature of a sweep."""
+    """Return the settings of an evaluation at one temperature."""
     sampling = settings.sampling.model_copy(update={"temperature": temperature})
     alone = settings.evaluate.model_copy(update={"temperatures": ()})
     return settings.model_copy(update={"sampling": sampling, "evaluate": alone})

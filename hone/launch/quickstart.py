@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.config import ConfigError, RunSettings
-from hone.launch.evaluate import at_temperature, run_evaluation
+from hone.launch.evaluate import as_measured, run_evaluation
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import claim, claimed, replace_symlink, with_model
 from hone.launch.runtime import Runtime, open_runtime
@@ -89,7 +89,7 @@ def _as_measured(settings: RunSettings) -> RunSettings:
         raise ConfigError(
             f"evaluate.temperatures lists {len(temperatures)}: the quickstart measures at one temperature"
         )
-    return at_temperature(settings, temperatures[0]) if temperatures else settings
+    return as_measured(settings)
 
 
 async def _measure(

@@ -7,7 +7,7 @@ import pytest
 
 from hone.config import resolve
 from hone.evaluate.runner import EvalProgress
-from hone.launch.evaluate import EvaluationDisplay, at_temperature
+from hone.launch.evaluate import EvaluationDisplay, as_measured, at_temperature
 
 
 class Shown:
@@ -36,6 +36,12 @@ def test_progress_shows_resolved_time_left_and_cost(monkeypatch: pytest.MonkeyPa
     free = Shown()
     EvaluationDisplay(free, priced=False).on_sample(EvalProgress(planned=2, ended=1, resolved=1))
     assert free.status == "resolved 1"
+
+
+def test_one_temperature_of_a_recipe_is_no_sweep():
+    recipe = resolve(None, ["evaluate.temperatures=[0]"])
+    measured = as_measured(recipe)
+    assert (measured.sampling.temperature, measured.evaluate.temperatures) == (0, ())
 
 
 def test_sweep_equals_single_evaluations(tmp_path: Path):
