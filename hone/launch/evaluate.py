@@ -130,7 +130,7 @@ async def _open_chats(settings: RunSettings, reporter: Reporter) -> AsyncGenerat
 
 
 def as_measured(settings: RunSettings) -> RunSettings:
-    """Return the settings with the temperature of `evaluate.temperatures`, where it is only one, to sample."""
+    """Return the settings that sample at the temperature of `evaluate.temperatures`, if it is only one."""
     temperatures = settings.evaluate.temperatures
     return at_temperature(settings, temperatures[0]) if len(temperatures) == 1 else settings
 
