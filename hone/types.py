@@ -82,7 +82,7 @@ class Checks:
     script: str = ""  # the data set's own, which runs the tests; its log is read by `parser`
     rule: str = "pass_and_fail"  # when a test counts; see hone.grading.rules.Rule
     command: tuple[str, ...] = ()  # extra arguments of the test runner
-    parser: str = "pytest"
+    parser: str = "pytest"  # who runs and names the tests: also "unittest", or a log parser of `swebench`
     controls: tuple[Control, ...] = ()
     excused: tuple[str, ...] | None = None  # named tests that the reference fix leaves skipped or xfailed
     timeout_s: Annotated[float, Field(strict=True, gt=0, lt=1e9)] = 60.0

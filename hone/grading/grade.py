@@ -29,6 +29,7 @@ from hone.environment import (
     resolve_environment,
 )
 from hone.environment.environment import has_own_repository
+from hone.grading.commands import Suite
 from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.framework import modules_in_tree
@@ -359,7 +360,7 @@ def _read_patch(
 
 def _configured_job(task: Task, job: TestJob, environment: TaskEnvironment) -> TestJob:
     """Return the job with the pytest options that the repository's own configuration sets for collection."""
-    if not is_local(task.environment) or environment.layer is None:
+    if job.suite is not Suite.PYTEST or not is_local(task.environment) or environment.layer is None:
         return job
     found = {name: environment.layer / name for name in FILES}
     options = pytest_arguments(

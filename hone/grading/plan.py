@@ -16,6 +16,7 @@ from hone.grading.rules import (
     END,
     EXACT,
     OWN,
+    OWN_UNITTEST,
     START,
     Parser,
     Rule,
@@ -107,8 +108,7 @@ def compile_plan(task: Task) -> GradingPlan:
     script, job = None if local else given, make_job(task)
     if local and isinstance(command, TestCommand) and command.suite is not Suite.PYTEST:
         job = job_of(command, job, protected_paths(task))
-    by_pytest = reads_pytest(checks.parser) or checks.parser == BARE_NAMES
-    if script is None and job.suite is Suite.PYTEST and not by_pytest:
+    if script is None and job.suite is Suite.PYTEST and not _runs_with_pytest(checks.parser):
         raise GraderError(
             f"task {task.id}: its tests do not run with pytest ({checks.parser}), and it has no evaluation "
             "script or is to run without its image"
@@ -160,19 +160,27 @@ def job_of(command: TestCommand, job: TestJob, protected: Iterable[str]) -> Test
 def make_job(task: Task, files: Sequence[str] | None = None) -> TestJob:
     """Return the job that runs the task's tests, or all tests of `files`. Raises GraderError."""
     checks = task.checks
-    named = checks.parser == OWN or (checks.parser == BARE_NAMES and not checks.script)
+    by_unittest = checks.parser == OWN_UNITTEST
+    named = by_unittest or checks.parser == OWN or (checks.parser == BARE_NAMES and not checks.script)
     every = files is not None or checks.rule == COLLECTED or not named
     # a data set's own command runs no test when a module cannot be imported
     kept = ("--continue-on-collection-errors",) if checks.parser == OWN else ()
+    run_files = _run_files(checks) if files is None else tuple(files)
     return TestJob(
         workdir=task.environment.workdir,
-        run_files=_run_files(checks) if files is None else tuple(files),
+        run_files=run_files,
         reported=None if every else checks.named_tests,
         timeout_s=checks.timeout_s,
         test_files=checks.test_files,
         trusted=tuple(path for path in protected_paths(task) if path.endswith("/")),
         command=(*kept, *checks.command),
+        suite=Suite.UNITTEST if by_unittest else Suite.PYTEST,
+        program=("-m", "unittest", *run_files) if by_unittest else (),
     )
+
+
+def _runs_with_pytest(parser: str) -> bool:
+    return reads_pytest(parser) or parser == BARE_NAMES
 
 
 def _run_files(checks: Checks) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ _BROKEN = {
 BARE_NAMES = "parse_log_sympy"  # names test functions without their files; pytest can run them
 UNITTEST_NAMES = "parse_log_django"  # names tests as unittest's runner prints them
 OWN = "pytest"  # pytest's own ids, without a parser
+OWN_UNITTEST = "unittest"  # the ids of unittest's trusted session: file::Class::test
 Parser = Callable[[str, Any], dict[str, str]]
 
 

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 from hone.grading.commands import Suite
-from hone.grading.rules import BARE_NAMES, OWN, UNITTEST_NAMES, Statuses, find_parser, reads_pytest, rename
+from hone.grading.rules import (
+    BARE_NAMES,
+    OWN,
+    OWN_UNITTEST,
+    UNITTEST_NAMES,
+    Statuses,
+    find_parser,
+    reads_pytest,
+    rename,
+)
 
 # The worst last: where a parser gives two tests one name, the worse result counts.
 _UNITTEST_WORDS = {
@@ -31,7 +40,9 @@ def can_name(suite: Suite, parser: str) -> bool:
 
 def is_renamed(suite: Suite, parser: str) -> bool:
     """Return whether a data set's parser gives the tests of a trusted run other names than their ids."""
-    return suite is not Suite.PYTEST or (parser != OWN and reads_pytest(parser))
+    if parser in (OWN, OWN_UNITTEST):
+        return False
+    return suite is not Suite.PYTEST or reads_pytest(parser)
 
 
 def official_names(

@@ -136,6 +136,23 @@ def patches_of(task: Task, tmp_path: Path, changes: Mapping[str, Mapping[str, st
     return {name: patch_of(base, tmp_path, files) for name, files in changes.items()}
 
 
+def test_tests_that_unittest_runs_are_named_by_file_class_and_method(tmp_path):
+    named = {
+        name: f"tests/test_all.py::Case::test_{name}" for name in ("add", "each", "double", "four", "known")
+    }
+    task = make_task("", FILES, (named["add"], named["double"]), (named["four"], named["known"]), "unittest")
+    changes: dict[str, dict[str, str | None]] = {
+        "gold": {"stats.py": FIXED},
+        "half": {"stats.py": BUGGY.replace("a - b", "a + b")},
+    }
+    found = grade_all(task, patches_of(task, tmp_path, changes), tmp_path / "workspaces")
+    assert [(name, verdict.resolved) for name, verdict in found.items()] == [("gold", True), ("half", False)]
+    assert set(found["gold"].tests) == {named[name] for name in ("add", "double", "four", "known")}
+    assert found["gold"].tests[named["known"]] is TestStatus.XFAILED
+    assert found["half"].tests[named["add"]] is TestStatus.PASSED
+    assert found["half"].tests[named["double"]] is TestStatus.FAILED
+
+
 def check_interpreter(python: tuple[str, ...], tmp_path: Path) -> None:
     venv = shared_environment(*python)
     qualified = tuple(map(int, python[0].split("."))) >= (3, 11)

@@ -73,12 +73,21 @@ def after(modules: Modules, fixes: Iterable[Fix]) -> dict[str, str]:
     return made
 
 
+UNITTEST = """
+class TestCase:
+    def assertEqual(self, one, other):
+        assert one == other
+"""
+
+
 def resolves(task: Task, modules: Modules) -> bool:
     """Return whether every hidden test passes."""
+    everything = {**modules, "unittest": UNITTEST, "hidden": task.checks.test_files["tests/test_hidden.py"]}
     try:
-        hidden = load({**modules, "hidden": task.checks.test_files["tests/test_hidden.py"]}, "hidden")
-        for test in [hidden[name] for name in hidden if name.startswith("test_")]:
-            test()
+        tests = load(everything, "hidden")["Tests"]()
+        for name in dir(tests):
+            if name.startswith("test_"):
+                getattr(tests, name)()
     except Exception:
         return False
     return True

@@ -6,6 +6,7 @@ import builtins
 import copy
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hone.tasks.curriculum.layout import Fault, FaultyModule, Repository
 
+TEST_CLASS = "Tests"
 FAILED = math.nan  # result of a call that raised; equal to nothing, since its test cannot pass
 
 
@@ -88,13 +90,13 @@ def fault_cases(fault: Fault, repository: Repository) -> FaultCases:
 
 def hidden_tests(tested: Sequence[FaultCases]) -> str:
     """Return one test per case, named `test_<function>_<number>` from 1."""
-    imports = [f"from {cases.fault.module} import {cases.fault.function}\n" for cases in tested]
-    tests = [
-        f"\n\ndef test_{cases.fault.function}_{i}():\n    {_check(cases.fault.function, case)}\n"
+    imports = [f"from {cases.fault.module} import {cases.fault.function}" for cases in tested]
+    checks = {
+        f"{cases.fault.function}_{number}": _check(cases.fault.function, case)
         for cases in tested
-        for i, case in enumerate(cases.all, start=1)
-    ]
-    return "".join([*imports, *tests])
+        for number, case in enumerate(cases.all, start=1)
+    }
+    return _test_module(imports, checks)
 
 
 def visible_tests(module: FaultyModule, modules: Mapping[str, str], tested: Sequence[FaultCases]) -> str:
@@ -105,22 +107,31 @@ def visible_tests(module: FaultyModule, modules: Mapping[str, str], tested: Sequ
     checks = {
         cases.fault.function: _check(cases.fault.function, cases.passing[0])
         if cases.passing
-        else f"assert callable({cases.fault.function})"
+        else f"self.assertTrue(callable({cases.fault.function}))"
         for cases in tested
     }
     if module.helper and module.helper.arguments:
         name, arguments = module.helper.name, module.helper.arguments
         (value,) = results(modules, module.name, name, [arguments])
         checks[name] = _check(name, Case(arguments, value))
-    tests = [f"\n\ndef test_{name}():\n    {check}\n" for name, check in checks.items()]
-    return f"from {module.name} import {', '.join(sorted(checks))}\n" + "".join(tests)
+    return _test_module([f"from {module.name} import {', '.join(sorted(checks))}"], checks)
+
+
+def _test_module(imports: Sequence[str], checks: Mapping[str, str]) -> str:
+    """Return a module of unittest's with one statement for each test: name -> statement."""
+    tests = [f"    def test_{name}(self):\n        {check}\n" for name, check in checks.items()]
+    head = ["from unittest import TestCase", "", *imports, "", "", f"class {TEST_CLASS}(TestCase):", ""]
+    return "\n".join(head) + "\n".join(tests)
+
+
+def test_id(path: str, name: str) -> str:
+    return f"{path}::{TEST_CLASS}::test_{name}"
 
 
 def test_ids(path: str, text: str) -> list[str]:
-    """Return the pytest ids of the tests in a generated file, in its order."""
-    starts = "def test_"
-    return [f"{path}::{line[4 : line.index('(')]}" for line in text.splitlines() if line.startswith(starts)]
+    """Return the ids of the tests in a generated file, in its order."""
+    return [test_id(path, name) for name in re.findall(r"^    def test_(\w+)\(", text, re.MULTILINE)]
 
 
 def _check(function: str, case: Case) -> str:
-    return f"assert {function}({', '.join(map(repr, case.arguments))}) == {case.value!r}"
+    return f"self.assertEqual({function}({', '.join(map(repr, case.arguments))}), {case.value!r})"
