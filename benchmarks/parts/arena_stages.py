@@ -44,8 +44,8 @@ ALGORITHMS: Mapping[str, Sequence[str]] = {
 }
 BEST = ("GSPO", "PPO", "GRPO", "RLOO")  # of the stage "algorithms"
 # Enough training tasks for an algorithm that replaces groups without signal.
-SIZES = ("train.steps=14", "demonstrations.rollouts=3600", "tasks.train=3936")
-ONE_BUG = Start(folder="start", sets=SIZES)
+SIZES = ("train.steps=14", "demonstrations.rollouts=3000", "tasks.train=3336")
+QUICKSTART = Start(folder="start", sets=SIZES)
 
 
 def harder(title: str, curriculum: str, *sets: str) -> Stage:
@@ -71,10 +71,10 @@ def corrected(kind: str) -> list[str]:
 
 
 STAGES: Mapping[str, Stage] = {
-    "algorithms": Stage(title="Algorithms", start=ONE_BUG, rows=ALGORITHMS),
+    "algorithms": Stage(title="Algorithms", start=QUICKSTART, rows=ALGORITHMS),
     "corrections": Stage(
         title="Staleness and corrections",
-        start=ONE_BUG,
+        start=QUICKSTART,
         rows={
             f"{mismatch}, {kind}": [*name("grpo"), *sets, *corrected(kind)]
             for mismatch, sets in MISMATCHES.items()
@@ -85,7 +85,7 @@ STAGES: Mapping[str, Stage] = {
     ),
     "adapters": Stage(
         title="Adapters",
-        start=ONE_BUG,
+        start=QUICKSTART,
         rows={"LoRA, rank 16": [*name("grpo"), "train.lora.rank=16", "train.optimizer.lr=3e-3"]},
         beside=["GRPO"],
     ),

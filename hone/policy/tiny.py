@@ -43,7 +43,7 @@ PIECES = "|".join(
         r"\n(?= {0,5}\d+\t)",
         r"\n *",  # a newline and the indent after it
         rf" ?\b(?:{_KEYWORDS.replace(' ', '|')})\b ?",
-        r" ?_?[A-Za-z]+",
+        r"_?[A-Za-z]+",  # no space before it: a name is one token wherever it stands, so it can be copied
         r" ?\d{1,3}",
         r"`{3}(?:[a-z]+\n)?",  # a code fence
         r" ?[=<>!+\-*/%&|^~]+ ?",  # operators

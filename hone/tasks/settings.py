@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from hone.settings import Mark, Settings
 
-Curriculum = Literal["one_bug", "two_bugs", "more_files", "three_edits"]
+Curriculum = Literal["one_bug", "more_families", "two_bugs", "more_files", "three_edits"]
 
 
 class SelectSettings(Settings):
@@ -58,9 +58,9 @@ class TasksSettings(Settings):
     unseen: int = Field(default=40, ge=0)
     """Number of tasks in the second test set, of the families never seen in training (curriculum only)."""
     curriculum: Curriculum = "one_bug"
-    """Which curriculum: `one_bug` per task, `two_bugs` in two functions, `more_files` (4 to 8 modules that
-    resemble each other; the issue does not say which has the bug), or `three_edits` (the same mistake on
-    three lines)."""
+    """Which curriculum: `one_bug` per task; `more_families` (the same, and bugs whose fix writes a name);
+    `two_bugs` in two functions; `more_files` (4 to 8 modules that resemble each other; the issue does not say
+    which has the bug); or `three_edits` (the same mistake on three lines)."""
     variety: int = Field(default=12, ge=2)
     """Alternatives of each choice in the curriculum (code shape, wording, operator); fewer are easier."""
     seed: Annotated[int, Mark.RUN_SEED] = 0

@@ -15,7 +15,6 @@ SMALL = {
     "tasks.train": 46,
     "tasks.test": 6,
     "tasks.unseen": 2,
-    "tiny_model.layers": 2,
     "demonstrations.rollouts": 40,
     "demonstrations.graded": 4,
     "sft.epochs": 8,

@@ -54,6 +54,11 @@ def test_words_operators_indents_and_line_numbers_are_one_token_each(tokenizer):
     ]
 
 
+def test_word_is_the_same_token_with_and_without_a_space_before_it(tokenizer):
+    assert pieces(tokenizer, "return price") == ["return ", "price"]
+    assert pieces(tokenizer, "items price/price") == ["items", " ", "price", "/", "price"]
+
+
 def test_message_header_is_two_tokens(tokenizer):
     for role in ("system", "user", "assistant"):
         assert pieces(tokenizer, f"<|im_start|>{role}\n") == ["<|im_start|>", f"{role}\n"]

@@ -1,5 +1,6 @@
-"""The curricula with two bugs, with more files and with three edits."""
+"""The curricula beside the default one: more families, two bugs, more files, three edits."""
 
+import collections
 import itertools
 import random
 import re
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hone.config import ConfigError, resolve
-from hone.tasks.curriculum import families, generate
+from hone.tasks.curriculum import TRAINED_NAMING, families, generate
 from hone.tasks.curriculum.bug import Bug, Draw, Shape
 from hone.tasks.curriculum.build import Rejected, build
 from hone.tasks.curriculum.checks import load
@@ -24,14 +25,13 @@ from hone.tasks.splits import Splits, check_disjoint
 from hone.tasks.workspace import tree
 from hone.types import Task
 
-HARDER = ("two_bugs", "more_files", "three_edits")
-EDITS = {"two_bugs": 2, "more_files": 1, "three_edits": 3}
+EDITS = {"more_families": 1, "two_bugs": 2, "more_files": 1, "three_edits": 3}
 
 Fix = dict[str, Any]
 Modules = Mapping[str, str]
 
 
-@pytest.fixture(scope="module", params=HARDER)
+@pytest.fixture(scope="module", params=EDITS)
 def curriculum(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -152,7 +152,7 @@ def test_hidden_tests_and_fixes_are_in_no_commit(splits):
         assert not resolves(task, modules_of(task))
 
 
-@given(curriculum=st.sampled_from(HARDER), seed=st.integers(0, 10**6), variety=st.integers(2, 12))
+@given(curriculum=st.sampled_from(list(EDITS)), seed=st.integers(0, 10**6), variety=st.integers(2, 12))
 def test_only_all_right_edits_together_resolve(curriculum, seed, variety):
     settings = TasksSettings(curriculum=curriculum, seed=seed, variety=variety, train=0, test=1, unseen=1)
     for task in every_task(generate(settings)):
@@ -172,6 +172,17 @@ def changed_lines(task: Task, sign: str) -> list[str]:
     """Return the lines that the gold patch adds (+) or removes (-)."""
     lines = task.checks.gold_patch.splitlines()
     return [line for line in lines if line.startswith(sign) and not line.startswith(sign * 3)]
+
+
+@pytest.mark.parametrize("curriculum", ["more_families"], indirect=True)
+def test_fixes_of_the_additional_families_write_a_name_of_the_issue(splits):
+    naming = {family.__name__ for family in TRAINED_NAMING}
+    tasks = [task for task in every_task(splits) if task.metadata["family"] in naming]
+    assert {task.metadata["family"] for task in tasks} == naming
+    for task in tasks:
+        before, after = (re.findall(r"\w+", *changed_lines(task, sign)) for sign in "-+")
+        (written,) = collections.Counter(after) - collections.Counter(before)
+        assert re.search(rf"\b{written}\b", task.problem), (written, task.problem)
 
 
 @pytest.mark.parametrize("curriculum", ["two_bugs"], indirect=True)

@@ -1,8 +1,8 @@
 """Generated tasks: small Python repositories with seeded bugs; the quickstart's have one bug each.
 
-Everything that an agent reads in them is short and regular, so that a model of a million parameters can
-learn. A family (arithmetic, flow, objects, unseen, repeated) draws a `Bug`; a `Plan` says which bugs a task
-has and among what; `build` makes the `Task`. The task sets are disjoint by content and by names.
+Everything that an agent reads in them is short and regular, so that a model of half a million parameters
+can learn. A family (arithmetic, flow, objects, naming, unseen, repeated) draws a `Bug`; a `Plan` says which
+bugs a task has and among what; `build` makes the `Task`. The task sets are disjoint by content and by names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from hone.tasks.curriculum import arithmetic, flow, objects, repeated, unseen
+from hone.tasks.curriculum import arithmetic, flow, naming, objects, repeated, unseen
 from hone.tasks.curriculum.bug import Family
 from hone.tasks.curriculum.build import Rejected, build
 from hone.tasks.curriculum.layout import Plan
@@ -34,6 +34,7 @@ TRAINED_FAMILIES: tuple[Family, ...] = (
     objects.wrong_index,
     objects.wrong_method,
 )
+TRAINED_NAMING: tuple[Family, ...] = (naming.wrong_call, naming.wrong_key, naming.missing_builtin)
 UNSEEN_FAMILIES: tuple[Family, ...] = (unseen.wrong_variable, unseen.missing_call)
 TRAINED_REPEATED: tuple[Family, ...] = (
     repeated.repeated_operator,
@@ -73,6 +74,8 @@ def families(curriculum: str) -> tuple[Sequence[Family], Sequence[Family]]:
     """Return the families of the training tasks, and those that only `test_unseen` has."""
     if curriculum == "three_edits":
         return TRAINED_REPEATED, UNSEEN_REPEATED
+    if curriculum == "more_families":
+        return (*TRAINED_FAMILIES, *TRAINED_NAMING), UNSEEN_FAMILIES
     return TRAINED_FAMILIES, UNSEEN_FAMILIES
 
 
