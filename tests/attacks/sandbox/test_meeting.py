@@ -22,7 +22,8 @@ def places():
         for folder in ["/usr/bin", "/etc", *points]:
             found.append(folder)
             if os.path.isdir(folder):
-                found += [os.path.join(folder, name) for name in sorted(os.listdir(folder))[:4]]
+                names = sorted(name for name in os.listdir(folder) if not name.isdigit())  # processes end
+                found += [os.path.join(folder, name) for name in names[:4]]
     kept = []
     for path in found:
         try: kind = os.stat(path).st_mode
