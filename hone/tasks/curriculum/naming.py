@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from hone.tasks.curriculum.arithmetic import PAIRS
 from hone.tasks.curriculum.bug import Bug, Draw, Shape
+from hone.tasks.curriculum.flow import LISTS
 
 
 def wrong_call(draw: Draw) -> Bug:
     f, a, b, g, h, x = draw.names(6)
     t = draw.local()
     added, factor = draw.digits(2)
-    lists = (([4, 7, 9],), ([5],), ([],), ([2, 2, 6, 1],))
     code, cases = draw.pick(
         (f"({a}, {b}):\n    return @({a}) + {b}", PAIRS),
         (f"({a}, {b}):\n    {t} = @({a})\n    return {t} - {b}", PAIRS),
         (f"({a}, {b}):\n    if {b} > 2:\n        return {b}\n    return @({a})", PAIRS),
-        (f"({a}):\n    return [@(item) for item in {a}]", lists),
+        (f"({a}):\n    return [@(item) for item in {a}]", LISTS),
     )
     actual, expected = draw.pick(
         (f"it calls {g}", f"it should call {h}"),
