@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from benchmarks.parts.arena_results import Row, Table
+from benchmarks.parts.arena_results import Pair, Row, Table
 from hone.evaluate.statistics import Mean, Rate
 
 MARK = "<!-- below: made by benchmarks/arena.py -->"
 WIDTH, ROW, LEFT, RIGHT, TOP = 760, 26, 230, 40, 34
+SIGNIFICANT = 0.05
 INK, PALE, POINT, BEFORE = "#24292f", "#d0d7de", "#0969da", "#cf222e"
 
 
@@ -37,6 +38,17 @@ def rows_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def clearest(pair: Pair) -> str:
+    """Return a sentence about the clearest difference between two rows."""
+    corrected = min(1.0, pair.p_value * pair.pairs)
+    verdict = "" if corrected < SIGNIFICANT else "; no row is shown to be better than another"
+    return (
+        f"Task by task, the clearest of the {pair.pairs} pairs of rows are {pair.better} and {pair.worse}: "
+        f"{gained(pair.gain)} points, exact sign test p = {pair.p_value:.2g}, times {pair.pairs} pairs "
+        f"{corrected:.2g}{verdict}.\n"
+    )
+
+
 def section(tables: Sequence[Table]) -> str:
     """Return what stands below MARK."""
     parts = ["Intervals are 95 %, of the mean over tasks; a gain is paired by task.\n"]
@@ -49,6 +61,8 @@ def section(tables: Sequence[Table]) -> str:
                 f"![{table.title}](arena-{table.stage}.svg)\n",
                 rows_table(table.rows),
             ]
+        if table.clearest is not None:
+            parts.append(clearest(table.clearest))
         if table.failures:
             failed = (f"- {one.name}, seed {one.seed}, failed: `{one.error}`" for one in table.failures)
             parts.append("\n".join(failed) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 
 from benchmarks.parts.arena_stages import Stage
@@ -54,6 +55,17 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The two rows of a table that differ most clearly, compared task by task."""
+
+    better: str
+    worse: str
+    gain: Mean  # of the better over the worse
+    p_value: float  # two-sided
+    pairs: int  # that were compared, by which the p-value is to be multiplied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """The results of one stage."""
 
@@ -62,6 +74,7 @@ class Table:
     before: Rate | None  # of the start models of its rows, on the held-out tasks; None without rows
     before_unseen: Rate | None
     rows: Sequence[Row]  # the best first
+    clearest: Pair | None  # None with fewer than two rows
     failures: Sequence[Result]
 
 
@@ -106,16 +119,39 @@ def _table(name: str, title: str, results: Sequence[Result], starts: Mapping[str
         before=resolve_rate(samples(used, "test")) if used else None,
         before_unseen=resolve_rate(samples(used, "test_unseen")) if used else None,
         rows=_rows(reached, starts),
+        clearest=_clearest(reached),
         failures=[result for result in results if result.error],
     )
 
 
-def _rows(reached: Sequence[Result], starts: Mapping[str, Result]) -> list[Row]:
+def _clearest(reached: Sequence[Result]) -> Pair | None:
+    tests = {label: samples(of_seeds, "test") for label, of_seeds in _by_name(reached).items()}
+    compared = {
+        (worse, better): compare(tests[worse], tests[better]) for worse, better in permutations(tests, 2)
+    }
+    found = [(pair, each) for pair, each in compared.items() if each.gain.mean >= 0]
+    if not found:
+        return None
+    (worse, better), comparison = min(found, key=lambda one: one[1].p_value)
+    return Pair(
+        better=better,
+        worse=worse,
+        gain=comparison.gain,
+        p_value=comparison.p_value,
+        pairs=len(compared) // 2,
+    )
+
+
+def _by_name(results: Sequence[Result]) -> dict[str, list[Result]]:
     by_name: dict[str, list[Result]] = {}
-    for result in reached:
+    for result in results:
         by_name.setdefault(result.name, []).append(result)
+    return by_name
+
+
+def _rows(reached: Sequence[Result], starts: Mapping[str, Result]) -> list[Row]:
     rows: list[Row] = []
-    for label, of_seeds in by_name.items():
+    for label, of_seeds in _by_name(reached).items():
         test = samples(of_seeds, "test")
         rows.append(
             Row(

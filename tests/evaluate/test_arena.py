@@ -169,6 +169,22 @@ def test_page_tells_each_stage_its_start_model() -> None:
     assert page.index("resolves 50.0 %") < page.index("## Two bugs at once") < page.index("resolves 0.0 %")
 
 
+def test_page_tells_the_clearest_pair_and_whether_it_is_beyond_chance() -> None:
+    def of(name: str, *resolved: bool) -> Result:
+        test = {f"task-{i}": value for i, value in enumerate(resolved)}
+        return Result(stage="algorithms", name=name, seed=0, start="a", sets=[], test=test, test_unseen=test)
+
+    start = replace(of("a", *[False] * 12), stage=START)
+    few = [start, of("GRPO", *[True] * 12), of("PPO", *[True] * 10, False, False), of("RLOO", *[True] * 12)]
+    page = section(tables(few, STAGES))
+    assert "the clearest of the 3 pairs of rows are GRPO and PPO: +16.7" in page
+    assert "p = 0.5, times 3 pairs 1; no row is shown to be better than another." in page
+    many = [start, of("GRPO", *[True] * 12), of("PPO", *[False] * 12)]
+    page = section(tables(many, STAGES))
+    assert "the clearest of the 1 pairs of rows are GRPO and PPO: +100.0" in page
+    assert "p = 0.00049, times 1 pairs 0.00049.\n" in page
+
+
 def test_table_of_a_stage_repeats_the_rows_beside_it() -> None:
     def of(stage: str, name: str) -> Result:
         return Result(stage=stage, name=name, seed=0, start="a", sets=[], test={"task": True}, seconds=60)
