@@ -164,8 +164,10 @@ def _copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
             mine.copy_(theirs)
 
 
-def make_probe(policy: Policy, learner: Learner) -> WeightProbe:
-    """Return the logprobs of the learner's current weights after a short prompt."""
+def make_probe(policy: Policy, learner: Learner) -> WeightProbe | None:
+    """Return the logprobs of the learner's current weights after a short prompt; None if it has none."""
     prompt = policy.tokenizer.encode("The bug is in line 4", add_special_tokens=False)
     logprobs = learner.next_logprobs(prompt)
+    if logprobs is None:
+        return None
     return WeightProbe(prompt=tuple(prompt), logprobs=logprobs, tolerance=_TOLERANCE[policy.settings.dtype])

@@ -35,11 +35,14 @@ class LearnerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassReport:
-    """The forward and backward passes over some rows; the per-row lists are parallel to the rows."""
+    """The forward and backward passes over some rows; the per-row lists are parallel to the rows.
+
+    A learner that does not return log-probabilities and entropies says what it measured in `metrics`.
+    """
 
     loss: float  # sum of scale x loss over all trained tokens
-    logprobs: list[Float32]  # [n] each: the row's trained tokens, in order
-    entropies: list[Float32]  # [n] each, in nats
+    logprobs: list[Float32] | None  # [n] each: the row's trained tokens, in order
+    entropies: list[Float32] | None  # [n] each, in nats
     branch_tokens: int  # tokens of all rows, each up to its last trained token
     unique_tokens: int  # tokens that were computed; fewer where rows share prefixes
     passes: Mapping[str, int] = field(default_factory=dict[str, int])  # number of passes by kind
@@ -47,6 +50,7 @@ class PassReport:
         None  # of `unique_tokens`, those with recorded experts; None: a dense model, or no replay
     )
     flops: float = 0.0  # operations that the model needs for them; recomputation does not count
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # by the names of `Trainer.step`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +95,11 @@ class Learner(Protocol):
         """Return the critic's values before each row's trained tokens, [n] per row, without a gradient."""
         ...
 
-    def next_logprobs(self, prompt: Sequence[int]) -> Float32:
-        """Return the log-probabilities [V] of every token after `prompt`, at temperature 1."""
+    def next_logprobs(self, prompt: Sequence[int]) -> Float32 | None:
+        """Return the log-probabilities [V] of every token after `prompt`, at temperature 1.
+
+        None: the learner cannot tell, and engine servers prove their weights by digests alone.
+        """
         ...
 
     def save(self, folder: Path) -> Callable[[], None]:

@@ -249,12 +249,29 @@ class CheckpointSettings(Settings):
         return (step + 1) % self.every == 0 or step + 1 == steps
 
 
+class PrimeRLSettings(Settings):
+    """prime-rl's trainer, which is started by hand with the `prime_rl/trainer.toml` of the run directory."""
+
+    data_ranks: int = Field(default=1, ge=1)
+    """Number of data-parallel ranks of the trainer: its processes, divided by those that share a sequence."""
+
+    seq_len: int = Field(default=32768, gt=0)
+    """Tokens of a packed micro-batch; no branch may be longer."""
+
+    timeout_s: float = Field(default=3600.0, gt=0)
+    """Time limit of one training step, and of the trainer's start, in seconds."""
+
+
 class LearnerSettings(Settings):
     """The learner: where and how weights are trained; `hone sft` uses it as well."""
 
-    learner: Annotated[Literal["in_process", "ranks"], Mark.SAME_RESULTS] = "in_process"
+    learner: Annotated[Literal["in_process", "ranks", "prime_rl"], Mark.SAME_RESULTS] = "in_process"
     """`in_process`: one device, in the process of the run. `ranks`: processes under torch.distributed, which
-    the run starts on this machine, or torchrun on several."""
+    the run starts on this machine, or torchrun on several. `prime_rl`: prime-rl's trainer, for `hone train`
+    only."""
+
+    prime_rl: Annotated[PrimeRLSettings, Mark.SAME_RESULTS] = PrimeRLSettings()
+    """prime-rl's trainer."""
 
     ranks: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
     """Number of processes of the learner `ranks`."""
@@ -286,10 +303,16 @@ class LearnerSettings(Settings):
     @model_validator(mode="after")
     def _ranks_have_work(self) -> Self:
         parallel = self.parallel
-        if self.learner == "in_process":
+        if self.learner != "prime_rl" and self.prime_rl != PrimeRLSettings():
+            raise ValueError(
+                f'prime_rl has no effect with learner = "{self.learner}": remove it, or set '
+                'learner = "prime_rl"'
+            )
+        if self.learner != "ranks":
             if self.ranks > 1 or parallel != ParallelSettings():
                 raise ValueError(
-                    'ranks and parallel have no effect with learner = "in_process": set learner = "ranks"'
+                    f'ranks and parallel have no effect with learner = "{self.learner}": set '
+                    'learner = "ranks"'
                 )
             return self
         if self.lora is not None and parallel.tensor > 1:

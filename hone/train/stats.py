@@ -31,6 +31,7 @@ class StepStats:
         self._skipped: Counter[str] = Counter()
         self._replayed: int | None = None  # tokens
         self._passes: Counter[str] = Counter()
+        self._measured: dict[str, float] = {}  # by the learner
 
     def add_rows(self, rows: Sequence[TrainRow], report: PassReport) -> None:
         """Add the passes over `rows`, computed with the weights before the optimiser step."""
@@ -40,8 +41,11 @@ class StepStats:
         self._sums["unique_tokens"] += report.unique_tokens
         if report.replayed is not None:
             self._replayed = (self._replayed or 0) + report.replayed
+        self._sums["trained_tokens"] += sum(len(row.trained) for row in rows)
+        self._measured |= report.metrics
+        if report.logprobs is None or report.entropies is None:
+            return
         for row, logprobs, entropy in zip(rows, report.logprobs, report.entropies, strict=True):
-            self._sums["trained_tokens"] += len(logprobs)
             self._sums["entropy"] += float(entropy.sum())
             if self._rule is not None:
                 self._add_ratio(row, logprobs, self._rule)
@@ -109,6 +113,7 @@ class StepStats:
         result["tree"] = 1 - self._sums["unique_tokens"] / branch_tokens if branch_tokens else 0.0
         if self._replayed is not None:
             result["routing/replayed"] = self._replayed / self._sums["unique_tokens"]
+        result |= self._measured
         result["seconds"] = seconds
         result["tokens_per_s"] = branch_tokens / seconds
         return result

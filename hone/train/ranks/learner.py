@@ -356,8 +356,8 @@ def merge(parts: Sequence[PassReport]) -> PassReport:
         passes.update(part.passes)
     return PassReport(
         loss=sum(part.loss for part in parts),
-        logprobs=add_rows([part.logprobs for part in parts]),
-        entropies=add_rows([part.entropies for part in parts]),
+        logprobs=add_rows([part.logprobs for part in parts if part.logprobs is not None]),
+        entropies=add_rows([part.entropies for part in parts if part.entropies is not None]),
         branch_tokens=sum(part.branch_tokens for part in parts),
         unique_tokens=sum(part.unique_tokens for part in parts),
         passes=passes,

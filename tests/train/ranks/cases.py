@@ -125,6 +125,8 @@ def worst_difference(one: list[PassReport], two: list[PassReport]) -> float:
     for a, b in zip(one, two, strict=True):
         worst = max(worst, abs(a.loss - b.loss) / max(abs(b.loss), 1e-3))
         for mine, theirs in ((a.logprobs, b.logprobs), (a.entropies, b.entropies)):
+            assert mine is not None
+            assert theirs is not None
             flat, other = np.concatenate(mine), np.concatenate(theirs)
             worst = max(worst, float(np.abs(flat - other).max() / np.abs(other).max()))
     return worst
