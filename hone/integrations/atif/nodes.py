@@ -50,7 +50,7 @@ def place(tree: TokenTree, turns: Iterable[tuple[int, int | None]]) -> Placement
 
 
 def to_metrics(tree: TokenTree, reply: int, new: Sequence[int]) -> Json:
-    """Return the metrics of the step that holds the sampled node `reply` and the nodes `new` of its prompt."""
+    """Return the metrics of the step that holds the node `reply` and the nodes `new` of its prompt."""
     node, prompt = tree.nodes[reply], tree.path(reply)[:-1]
     ids = [token for index in new for token in tree.nodes[index].tokens.tolist()]
     whole = list(new) == prompt
@@ -69,11 +69,11 @@ def to_metrics(tree: TokenTree, reply: int, new: Sequence[int]) -> Json:
 
 
 def of_metrics(metrics: Metrics) -> dict[int, Node]:
-    """Return the nodes that `to_metrics` wrote. Raises KeyError, TypeError or ValueError for a changed one."""
+    """Return the nodes that `to_metrics` wrote. Raises KeyError, TypeError or ValueError for changed ones."""
     extra = metrics.extra or {}
     *prompt, reply = extra["nodes"]
-    ids = metrics.prompt_token_ids if NEW_PROMPT not in extra else extra[NEW_PROMPT]
-    tokens, found, start = np.array(ids, np.int32), dict[int, Node](), 0
+    tokens = np.array(extra.get(NEW_PROMPT, metrics.prompt_token_ids), np.int32)
+    found, start = dict[int, Node](), 0
     for shape in prompt:
         end = start + shape["length"]
         found[shape["index"]] = _node(shape, tokens[start:end].copy())
