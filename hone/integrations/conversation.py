@@ -144,9 +144,11 @@ class _Walk:
         """
         if not text:
             return False
-        turn = self.steps[-1].turn if self.steps else None
-        if turn is not None and text in turn.observation and not self._tool_answered:
-            return True
+        last = self.steps[-1] if self.steps else None
+        if last is not None and last.turn is not None and not self._tool_answered:
+            answers = "\n".join([*(result.text for result in last.results), text])
+            if last.turn.observation.startswith(answers):
+                return True
         if self._placed < len(self._turns) and self._turns[self._placed].observation == text:
             self.place_turns(self._placed + 1)
             return True

@@ -79,7 +79,14 @@ def export_rollouts(run: Path, out: Path, kind: Format, choice: Choice, progress
                 written += _write(partial / file, trajectory, kind, model)
             progress(number, len(names))
         if not taken:
-            raise StoreError(f"none of the {len(names)} rollouts in {run} is chosen: nothing was written")
+            raise StoreError(
+                f"none of the {len(names)} rollouts in {run} is chosen: choose another task, outcome or step"
+            )
+        if not written:
+            raise StoreError(
+                f"no agent of the {sum(taken.values())} chosen rollouts in {run} ever began, so there are no "
+                "spans: choose others, or another format"
+            )
     return Exported(out=out, written=written, without_times=sum(taken.values()) - written)
 
 
