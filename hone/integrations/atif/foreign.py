@@ -65,6 +65,8 @@ class _Reader:
         results = step.observation.results if step.observation is not None else []
         answers: list[Message] = []
         for result in results:
+            if result.content is None:  # it only refers to a sub-agent
+                continue
             answer: Message = {"role": "user", "content": text_of(result.content)}
             if result.source_call_id is not None:
                 answer |= {"role": "tool", "tool_call_id": result.source_call_id}
