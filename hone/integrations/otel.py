@@ -137,7 +137,9 @@ def _finish(call: Call, max_tokens: int | None) -> list[str] | None:
 def _tools(trajectory: Trajectory) -> Iterator[_Span]:
     """Yield a span for each tool call of a turn, from the policy's reply to the end of the turn."""
     starts = dict(zip([turn.index for turn in trajectory.turns], turn_starts(trajectory), strict=True))
-    replied = {call.node: call.seconds for call in trajectory.calls if call.node is not None}
+    replied: dict[int | None, float] = {
+        call.node: call.seconds for call in trajectory.calls if call.node is not None
+    }
     for step in conversation(trajectory):
         turn = step.turn
         if turn is None or turn.action is None:

@@ -184,6 +184,15 @@ def test_auxiliary_call_is_a_subagent_that_its_turn_refers_to() -> None:
     assert other["steps"][0]["extra"] == {"purpose": "side", "fork": "side", "seconds": 0.5}
 
 
+@pytest.mark.parametrize("at", [(1, 1), (0, 1), (9, 1), (None, 1), (-1, 1)])
+def test_turns_that_name_no_reply_of_their_own_hold_no_tokens(at: tuple[int | None, ...]) -> None:
+    tree = TokenTree([node(None, [1, 2]), node(0, [3, 4], sampled=True)])
+    made = example(tree=tree, turns=tuple(turn(index, each) for index, each in enumerate(at)), messages=())
+    holding = [step["extra"]["turn"] for step in to_atif(made)["steps"] if "metrics" in step]
+    assert holding == [at.index(1)]
+    assert_same(through_json(made), made)
+
+
 def test_forked_trajectory_comes_back_with_every_node() -> None:
     made = forked()
     assert [each["index"] for each in to_atif(made)["extra"]["hone"]["nodes"]] == [8]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hone.integrations.atif.schema import Metrics
 from hone.types import Float32, Int32, Node, Routing, TokenTree
@@ -130,7 +131,7 @@ def _node(shape: Json, tokens: Int32, logprobs: Float32 | None = None) -> Node:
 def _routing(written: Json | None) -> Routing | None:
     if written is None:
         return None
-    flat = np.frombuffer(base64.b64decode(written["base64"]), written["dtype"])
+    flat: npt.NDArray[Any] = np.frombuffer(base64.b64decode(written["base64"]), written["dtype"])
     return flat.reshape(written["shape"]).copy()
 
 
