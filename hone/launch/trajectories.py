@@ -66,6 +66,11 @@ def export_rollouts(run: Path, out: Path, kind: Format, choice: Choice, progress
     number. Raises StoreError when `out` holds files, or no rollout is chosen; LedgerError without a ledger
     for `choice.step`.
     """
+    if not (run / "rollouts").is_dir():
+        raise StoreError(
+            f"{run} has no folder rollouts: name the directory of a run, of an evaluation or of one "
+            "temperature of a sweep"
+        )
     store, model = Store(run / "rollouts"), _model_name(run)
     names = store.names() if choice.step is None else _consumed(run, choice.step)
     taken, written = Counter[str](), 0
@@ -164,8 +169,11 @@ def _consumed(run: Path, step: int) -> list[str]:
 def _model_name(run: Path) -> str | None:
     """Return the name of the model that sampled a run or an evaluation; None: it is not recorded."""
     if (run / CONFIG).is_file():
-        model = resolve(run / CONFIG).model
-        return None if model is None else model.path.name
+        settings = resolve(run / CONFIG)
+        if settings.model is None:
+            return None
+        path = settings.model.path  # below the run: the model that the run made
+        return settings.run_dir.name if path.parent == settings.run_dir else path.name
     if (run / SUMMARY).is_file():
         return Path(json.loads((run / SUMMARY).read_bytes())["model"]).name or None
     return None

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import functools
 import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hone.integrations.atif import AtifError, from_atif, to_atif
 from hone.outcomes import Outcome
+from hone.rollout.store import Store
 from hone.train.samples import tree_samples
 from hone.types import Call, Node, Sampler, TokenTree, Trajectory, Turn
 from tests.examples import examples
@@ -303,6 +310,28 @@ def test_unreadable_document_is_one_sentence(change: dict[str, Any], said: str) 
     with pytest.raises(AtifError, match=said) as raised:
         from_atif({**FOREIGN, **change})
     assert "\n" not in str(raised.value)
+
+
+def places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value inside a JSON document."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, *path, key)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(
+    place=st.sampled_from([*places(json.loads(json.dumps(to_atif(forked()))))]),
+    junk=st.sampled_from([None, -1, 0.5, 2**40, "x", [], {}, [None], ["x"], [2**40], {"a": 1}, True]),
+)
+def test_document_that_was_changed_anywhere_is_read_or_refused(place: tuple[Any, ...], junk: Any) -> None:
+    document = json.loads(json.dumps(to_atif(forked())))
+    holder = functools.reduce(lambda inner, key: inner[key], place[:-1], document)
+    holder[place[-1]] = junk
+    with contextlib.suppress(AtifError), tempfile.TemporaryDirectory() as root:
+        Store(Path(root)).save(from_atif(document), group=0, index=0)
 
 
 @pytest.mark.parametrize("data", [None, [], "ATIF-v1.8", 3])

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
-from hone.integrations.atif.schema import Metrics
+from hone.integrations.atif.schema import Metrics, TokenId, WrittenNode, WrittenRouting
 from hone.types import Float32, Int32, Node, Routing, TokenTree
 
 Json = dict[str, Any]
 NEW_PROMPT = "new_prompt_token_ids"
+_IDS = TypeAdapter(list[TokenId])
 LOGPROBS = "logprobs_base64"  # float32, little-endian; where one is not finite, which JSON cannot write
 
 
@@ -72,17 +74,17 @@ def to_metrics(tree: TokenTree, reply: int, new: Sequence[int]) -> Json:
 def of_metrics(metrics: Metrics) -> dict[int, Node]:
     """Return the nodes that `to_metrics` wrote. Raises KeyError, TypeError or ValueError for changed ones."""
     extra = metrics.extra or {}
-    *prompt, reply = extra["nodes"]
-    tokens = np.array(extra.get(NEW_PROMPT, metrics.prompt_token_ids), np.int32)
+    *prompt, reply = map(WrittenNode.model_validate, extra["nodes"])
+    tokens = np.array(_IDS.validate_python(extra.get(NEW_PROMPT, metrics.prompt_token_ids)), np.int32)
     found, start = dict[int, Node](), 0
-    for shape in prompt:
-        end = start + shape["length"]
-        found[shape["index"]] = _node(shape, tokens[start:end].copy())
+    for written in prompt:
+        end = start + written.length
+        found[written.index] = _node(written, tokens[start:end].copy())
         start = end
     if start != len(tokens):
         raise ValueError(f"a prompt has {len(tokens)} new token ids, but its nodes have {start}")
-    completion = np.array(metrics.completion_token_ids, np.int32)
-    found[reply["index"]] = _node(reply, completion, _read_logprobs(metrics.logprobs, extra))
+    completion = np.array(metrics.completion_token_ids or [], np.int32)
+    found[reply.index] = _node(reply, completion, _read_logprobs(metrics.logprobs, extra))
     return found
 
 
@@ -91,9 +93,10 @@ def to_rest(tree: TokenTree, index: int) -> Json:
     return {**_shape(tree, index), "tokens": tree.nodes[index].tokens.tolist()}
 
 
-def of_rest(written: Json) -> tuple[int, Node]:
-    """Return what `to_rest` wrote."""
-    return written["index"], _node(written, np.array(written["tokens"], np.int32))
+def of_rest(data: Json) -> tuple[int, Node]:
+    """Return the index and the node that `to_rest` wrote. Raises ValueError for a changed one."""
+    written = WrittenNode.model_validate(data)
+    return written.index, _node(written, np.array(written.tokens or [], np.int32))
 
 
 def _shape(tree: TokenTree, index: int) -> Json:
@@ -110,29 +113,31 @@ def _shape(tree: TokenTree, index: int) -> Json:
         shape["version"] = node.version.tolist()
     if node.routing is not None:
         raw = base64.b64encode(np.ascontiguousarray(node.routing).tobytes()).decode()
-        shape["routing"] = {"dtype": node.routing.dtype.name, "shape": node.routing.shape, "base64": raw}
+        shape["routing"] = {
+            "dtype": node.routing.dtype.name,
+            "shape": list(node.routing.shape),
+            "base64": raw,
+        }
     return shape
 
 
-def _node(shape: Json, tokens: Int32, logprobs: Float32 | None = None) -> Node:
-    if len(tokens) != shape["length"]:
-        raise ValueError(f"node {shape['index']} has {len(tokens)} token ids instead of {shape['length']}")
+def _node(written: WrittenNode, tokens: Int32, logprobs: Float32 | None = None) -> Node:
+    if len(tokens) != written.length:
+        raise ValueError(f"node {written.index} has {len(tokens)} token ids instead of {written.length}")
     return Node(
-        parent=shape["parent"],
+        parent=written.parent,
         tokens=tokens,
-        sampled=shape["sampled"],
+        sampled=written.sampled,
         logprobs=np.zeros(0, np.float32) if logprobs is None else logprobs,
-        version=np.array(shape.get("version", []), np.int32),
-        turn=shape["turn"],
-        routing=_routing(shape.get("routing")),
+        version=np.array(written.version, np.int32),
+        turn=written.turn,
+        routing=None if written.routing is None else _routing(written.routing),
     )
 
 
-def _routing(written: Json | None) -> Routing | None:
-    if written is None:
-        return None
-    flat: npt.NDArray[Any] = np.frombuffer(base64.b64decode(written["base64"]), written["dtype"])
-    return flat.reshape(written["shape"]).copy()
+def _routing(written: WrittenRouting) -> Routing:
+    flat: npt.NDArray[Any] = np.frombuffer(base64.b64decode(written.base64), written.dtype)
+    return flat.reshape(written.shape).copy()
 
 
 def _write_logprobs(logprobs: Float32, metrics: Json, extra: Json) -> None:
@@ -145,4 +150,4 @@ def _write_logprobs(logprobs: Float32, metrics: Json, extra: Json) -> None:
 def _read_logprobs(logprobs: list[float] | None, extra: Json) -> Float32:
     if LOGPROBS in extra:
         return np.frombuffer(base64.b64decode(extra[LOGPROBS]), "<f4").astype(np.float32)
-    return np.array(logprobs, np.float32)
+    return np.array(logprobs or [], np.float32)

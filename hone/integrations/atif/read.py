@@ -30,7 +30,7 @@ def from_atif(data: Any, *, name: str = "trajectory") -> Trajectory:
         if written["format"] != FORMAT:
             raise ValueError(f"its format {written['format']!r} is not {FORMAT!r}")
         return from_record(unescape(written["trajectory"]), _tree(document, written["nodes"]))
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise AtifError(
             f"`extra.hone` does not fit the rest of the document ({reason}): export the rollout again, or "

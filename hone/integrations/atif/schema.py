@@ -12,6 +12,7 @@ SCHEMA = "ATIF-v1.8"
 READ = tuple(f"ATIF-v1.{minor}" for minor in range(9))
 FORMAT = "hone-atif-1"  # of `extra.hone`
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Content = str | list[dict[str, Any]] | None
 
 
@@ -37,6 +38,27 @@ class Metrics(_Part):
     completion_token_ids: list[TokenId] | None = None
     logprobs: list[float] | None = None
     extra: dict[str, Any] | None = None
+
+
+class WrittenRouting(_Part):
+    dtype: Literal["int8", "int16"]
+    shape: list[int]
+    base64: str
+
+
+class WrittenNode(BaseModel):
+    """A node of the token tree in `extra.nodes`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    index: int
+    parent: int | None
+    turn: Int32
+    sampled: bool
+    length: int  # tokens
+    tokens: list[TokenId] | None = None  # of a node that no step holds
+    version: list[Int32] = Field(default_factory=list[int])
+    routing: WrittenRouting | None = None
 
 
 class ToolCall(_Part):
