@@ -153,6 +153,15 @@ def test_logprobs_that_are_not_finite_come_back() -> None:
     assert_same(through_json(made), made)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+def test_experts_of_a_mixture_come_back_with_their_type(dtype: type) -> None:
+    experts = np.arange(-1, 17, dtype=dtype).reshape(3, 3, 2)  # 3 tokens, 3 layers, 2 experts
+    prompt = dataclasses.replace(node(None, [1, 2, 3]), routing=experts)
+    reply = dataclasses.replace(node(0, [4, 5, 6], sampled=True), routing=experts[::-1])
+    made = example(tree=TokenTree([prompt, reply, dataclasses.replace(prompt, routing=None)]))
+    assert_same(through_json(made), made)
+
+
 def test_number_that_json_cannot_write_is_refused() -> None:
     with pytest.raises(AtifError, match="holds a number that is not finite"):
         to_atif(example(notes={"ratio": float("inf")}))
