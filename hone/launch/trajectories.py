@@ -187,12 +187,13 @@ def _new_directory(out: Path) -> Iterator[Path]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StoreError(f"{out} exists: choose a new directory, or remove it first")
-    partial = out.with_name(f".{out.name}.partial")
+    target = out.absolute()
+    partial = target.with_name(f".{target.name}.partial")
     with writing(out, StoreError):
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
             yield partial
-            partial.rename(out)
+            partial.rename(target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
