@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hone.cli import agents, engine, images, servers, tasks
+from hone.cli import agents, engine, images, servers, tasks, trajectory
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
@@ -41,6 +41,7 @@ app.add_typer(images.app, name="images")
 app.add_typer(servers.app, name="pool")
 app.add_typer(agents.app, name="agents")
 app.add_typer(engine.app, name="engine")
+app.add_typer(trajectory.app, name="trajectory")
 
 
 @app.callback()

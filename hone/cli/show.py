@@ -35,12 +35,12 @@ def show(
 
     [bold]Example[/bold]: hone show runs/quickstart/train-0007
     """
-    run = _run_directory(name)
+    run = run_directory(name)
     if run is not None:
         _show_run(run, as_json)
         return
     parent, _, rollout = name.rstrip("/").rpartition("/")
-    run = _run_directory(parent.removesuffix("/rollouts")) if parent else None
+    run = run_directory(parent.removesuffix("/rollouts")) if parent else None
     if run is None:
         raise UsageError(
             f"there is no run {name}: pass the directory of a run or an evaluation{_runs_hint()}"
@@ -69,7 +69,8 @@ def find_rollout(run: Path, name: str) -> Path:
     return rollouts / found[0]
 
 
-def _run_directory(name: str) -> Path | None:
+def run_directory(name: str) -> Path | None:
+    """Return the directory of a run or an evaluation, given by its path or its name below runs/."""
     for path in (Path(name), Path("runs") / name):
         if any((path / file).is_file() for file in _MARKER_FILES):
             return path

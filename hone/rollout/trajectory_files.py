@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ _TOKENS = pa.schema(
 
 def encode(trajectory: Trajectory, position: Mapping[str, Any]) -> dict[str, bytes]:
     """Return file name -> content. `position` holds `group_index`, `index` and further keys for meta.json."""
-    record: Json = _TRAJECTORY.dump_python(trajectory, exclude={"tree"})
+    record = to_record(trajectory)
     traj = {
         "messages": record["messages"],
         "step_debug": _step_debug(trajectory),
@@ -104,21 +104,35 @@ def decode(read: Callable[[str], bytes]) -> Trajectory:
     if scores["judgements"] is not None:
         scores["judgements"] = scores["judgements"]["step_details"]
     known = {*_SAMPLER, *_MORE, *_SCORES.values()}
-    return _TRAJECTORY.validate_python(
-        {
-            "task_id": meta["instance_id"],
-            **{name: meta[name] for name in _META},
-            "turns": traj["turns"],
-            "messages": traj["messages"],
-            "patch": read("patch.diff").decode("utf-8", "surrogatepass"),
-            "verdict": verdict,
-            "tree": from_parquet(read("tokens.parquet")),
-            "scores": scores,
-            "sampler": {name: more[name] for name in _SAMPLER if more.get(name) is not None},
-            **{field: more[key] for key, field in _MORE.items() if key in more},
-            "notes": {name: value for name, value in more.items() if name not in known},
-        }
-    )
+    record: Json = {
+        "task_id": meta["instance_id"],
+        **{name: meta[name] for name in _META},
+        "turns": traj["turns"],
+        "messages": traj["messages"],
+        "patch": read("patch.diff").decode("utf-8", "surrogatepass"),
+        "verdict": verdict,
+        "scores": scores,
+        "sampler": {name: more[name] for name in _SAMPLER if more.get(name) is not None},
+        **{field: more[key] for key, field in _MORE.items() if key in more},
+        "notes": {name: value for name, value in more.items() if name not in known},
+    }
+    return from_record(record, from_parquet(read("tokens.parquet")))
+
+
+def to_record(trajectory: Trajectory) -> Json:
+    """Return every field of a trajectory but its tree, as `json.dumps` takes it."""
+    return _TRAJECTORY.dump_python(trajectory, exclude={"tree"})
+
+
+def from_record(record: Mapping[str, Any], tree: TokenTree) -> Trajectory:
+    """Return the trajectory of a record and its tree. Raises ValueError when a field is missing or wrong."""
+    return _TRAJECTORY.validate_python({**record, "tree": tree})
+
+
+def turn_starts(trajectory: Trajectory) -> list[float]:
+    """Return the Unix time in s at which each turn began: the lengths of the turns before it add up."""
+    lengths = [turn.seconds for turn in trajectory.turns[:-1]]
+    return list(accumulate(lengths, initial=trajectory.started_at or 0.0))[: len(trajectory.turns)]
 
 
 def _info(trajectory: Trajectory, position: Mapping[str, Any]) -> Json:
@@ -136,11 +150,9 @@ def _info(trajectory: Trajectory, position: Mapping[str, Any]) -> Json:
 
 
 def _step_debug(trajectory: Trajectory) -> list[Json]:
-    """Return an entry per turn that ran a command; times add up the lengths of the turns before it."""
+    """Return an entry per turn that ran a command."""
     entries: list[Json] = []
-    clock = trajectory.started_at or 0.0
-    for turn in trajectory.turns:
-        start, clock = clock, clock + turn.seconds
+    for turn, start in zip(trajectory.turns, turn_starts(trajectory), strict=True):
         if turn.action is None:
             continue
         entries.append(
@@ -152,7 +164,7 @@ def _step_debug(trajectory: Trajectory) -> list[Json]:
                 "output_head": turn.observation[:SHOWN],
                 "output_tail": turn.observation[SHOWN:][-SHOWN:],  # never overlaps the head
                 "start_ts": start,
-                "end_ts": clock,
+                "end_ts": start + turn.seconds,
                 "ok": turn.exit_code == 0,
             }
         )
