@@ -14,6 +14,7 @@ from hone.train.algorithms.registry import AnyAlgorithmSettings
 from hone.train.algorithms.rule import loss_rule
 from hone.train.corrections import AnyCorrectionSettings, NoCorrectionSettings
 from hone.train.distill_settings import DistillSettings
+from hone.train.prime_rl_settings import PrimeRLSettings, prime_rl_problem
 
 Tree = Literal["auto", "off", "mask", "depth_first"]
 
@@ -249,19 +250,6 @@ class CheckpointSettings(Settings):
         return (step + 1) % self.every == 0 or step + 1 == steps
 
 
-class PrimeRLSettings(Settings):
-    """prime-rl's trainer, which is started by hand with the `prime_rl/trainer.toml` of the run directory."""
-
-    data_ranks: int = Field(default=1, ge=1)
-    """Number of data-parallel ranks of the trainer: its processes, divided by those that share a sequence."""
-
-    seq_len: int = Field(default=32768, gt=0)
-    """Tokens of a packed micro-batch; no branch may be longer."""
-
-    timeout_s: float = Field(default=3600.0, gt=0)
-    """Time limit of one training step, and of the trainer's start, in seconds."""
-
-
 class LearnerSettings(Settings):
     """The learner: where and how weights are trained; `hone sft` uses it as well."""
 
@@ -373,6 +361,8 @@ class TrainSettings(LearnerSettings):
             rule = loss_rule(self.algorithm, self.loss)
             if rule.critic is not None and self.learner == "ranks":
                 raise ValueError(NO_CRITIC)
+            if self.learner == "prime_rl" and (problem := prime_rl_problem(self, rule)):
+                raise ValueError(f'train.learner = "prime_rl" {problem}')
         if not isinstance(self.corrections, NoCorrectionSettings) and self.loss.old_logprobs == "engine":
             raise ValueError(
                 "corrections need the trainer's log-probabilities before the first optimiser step: "

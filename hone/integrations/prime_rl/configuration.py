@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hone.integrations.prime_rl.loss import SURROGATES
 from hone.train.errors import TrainError
 from hone.train.loss import PolicyObjective
-from hone.train.settings import OptimizerSettings, TrainSettings
+from hone.train.prime_rl_settings import SURROGATES, prime_rl_problem
+from hone.train.settings import TrainSettings
 
 LOSS = "hone.integrations.prime_rl.loss.loss"
 
@@ -19,8 +19,12 @@ LOSS = "hone.integrations.prime_rl.loss.loss"
 def trainer_config(
     settings: TrainSettings, objective: PolicyObjective, *, model: Path, output_dir: Path
 ) -> dict[str, Any]:
-    """Return the trainer's configuration. Raises TrainError for settings that prime-rl cannot honour."""
-    require_supported(settings, objective)
+    """Return the trainer's configuration.
+
+    Raises TrainError for a custom algorithm that prime-rl cannot train; settings refuse every other.
+    """
+    if problem := prime_rl_problem(settings, objective.loss_rule):
+        raise TrainError(f'train.learner = "prime_rl" {problem}')
     optimizer, rule = settings.optimizer, objective.loss_rule
     name = next(name for name, surrogate in SURROGATES.items() if surrogate is rule.surrogate)
     high = None if math.isinf(rule.bounds.high) else rule.bounds.high
@@ -73,64 +77,3 @@ def _lines(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _lines(value, (*path, name))
-
-
-def require_supported(settings: TrainSettings, objective: PolicyObjective) -> None:
-    """Raise TrainError for the first setting that prime-rl's trainer cannot honour."""
-    for refused, remedy in _unsupported(settings, objective):
-        if refused:
-            raise TrainError(f'train.learner = "prime_rl" {remedy}')
-
-
-def _unsupported(settings: TrainSettings, objective: PolicyObjective) -> Iterator[tuple[bool, str]]:
-    batch, optimizer = settings.batch, settings.optimizer
-    yield (
-        batch.mini_batches > 1 or batch.epochs > 1,
-        "makes one optimiser step per batch: set train.batch.mini_batches and train.batch.epochs to 1",
-    )
-    yield (
-        settings.lora is not None,
-        "trains all weights: remove train.lora, or use another learner",
-    )
-    yield (
-        objective.uses_reference,
-        "has no reference model: set train.loss.kl_coef = 0",
-    )
-    yield (
-        objective.critic is not None,
-        "has no critic: choose an algorithm other than ppo",
-    )
-    yield (
-        objective.loss_rule.sequence_ratio,
-        "computes ratios per token, and this algorithm needs those of whole rollouts: choose another one",
-    )
-    yield (
-        objective.recomputes,
-        'returns no log-probabilities before a step: set train.loss.old_logprobs = "engine" and no '
-        "train.corrections",
-    )
-    yield (
-        objective.loss_rule.surrogate not in SURROGATES.values(),
-        "knows the clipped and the truncated surrogate only: choose another train.algorithm",
-    )
-    yield from _unsupported_optimizer(optimizer)
-
-
-def _unsupported_optimizer(optimizer: OptimizerSettings) -> Iterator[tuple[bool, str]]:
-    default = OptimizerSettings()
-    yield (
-        optimizer.name != "adamw",
-        'shares the implementation of adamw only: set train.optimizer.name = "adamw"',
-    )
-    yield (
-        optimizer.schedule != "constant" or optimizer.warmup_steps > 0,
-        'has other schedules: set train.optimizer.schedule = "constant" and warmup_steps = 0',
-    )
-    yield (
-        optimizer.weight_decay != 0,
-        "would decay norms and biases as well: set train.optimizer.weight_decay = 0",
-    )
-    yield (
-        optimizer.eps != default.eps,
-        f"has train.optimizer.eps = {default.eps:g}: remove the setting",
-    )

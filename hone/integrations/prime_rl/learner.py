@@ -16,7 +16,7 @@ from hone.policy.engines.nccl import PublishedWeights, Sender
 from hone.train.batches import TrainRow
 from hone.train.errors import CheckpointError, TrainError
 from hone.train.learner import LearnerSpec, PassReport, Usage
-from hone.train.settings import PrimeRLSettings
+from hone.train.prime_rl_settings import PrimeRLSettings
 from hone.types import Float32
 
 STATE = "prime_rl.json"

@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hone.train.algorithms.surrogates import CLIPPED, TRUNCATED, Bounds
+from hone.train.algorithms.surrogates import Bounds
+from hone.train.prime_rl_settings import SURROGATES
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-SURROGATES = {"clipped": CLIPPED, "truncated": TRUNCATED}
 
 
 class LossInputs(Protocol):

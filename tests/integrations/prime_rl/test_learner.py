@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
 from hone.integrations.prime_rl.configuration import to_toml, trainer_config
@@ -21,12 +22,12 @@ from hone.train.algorithms.ppo import PpoSettings
 from hone.train.errors import CheckpointError, StepCancelled, TrainError
 from hone.train.learner import LearnerSpec
 from hone.train.loss import policy_objective
+from hone.train.prime_rl_settings import PrimeRLSettings
 from hone.train.settings import (
     BatchSettings,
     LoraSettings,
     LossSettings,
     OptimizerSettings,
-    PrimeRLSettings,
     TrainSettings,
 )
 from hone.train.trainer import policy_trainer, rl_trainer
@@ -192,11 +193,9 @@ def test_state_of_another_learner_is_refused(tmp_path: Path) -> None:
         ({"optimizer": OptimizerSettings(eps=1e-6)}, "remove the setting"),
     ],
 )
-def test_setting_that_prime_rl_cannot_honour_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(TrainError, match=r'train\.learner = "prime_rl"') as caught:
-        Setup(tmp_path, settings_of(**changes))
+def test_setting_that_prime_rl_cannot_honour_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=r'train\.learner = "prime_rl"') as caught:
+        settings_of(**changes)
     assert message in str(caught.value)
 
 
