@@ -18,6 +18,7 @@ from hone.policy.settings import (
     ModelSettings,
     SamplingSettings,
     ServerEngineSettings,
+    TinkerEngineSettings,
     TinyModelSettings,
 )
 from hone.rollout.settings import RolloutSettings
@@ -207,6 +208,27 @@ class RunSettings(Settings):
             raise ValueError(
                 'engine.weight_sync = "nccl" does not merge the adapters of train.lora: set '
                 'engine.weight_sync = "disk"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _service_samples_what_it_trains(self) -> RunSettings:
+        if self.train.learner != "tinker":
+            return self
+        if not isinstance(self.engine, TinkerEngineSettings):
+            raise ValueError(
+                f'train.learner = "tinker" trains weights at a service, which engine.kind = "{self.engine.kind}" '
+                'cannot sample from: set engine.kind = "tinker"'
+            )
+        if self.sampling.temperature != 1:
+            raise ValueError(
+                f"sampling.temperature is {self.sampling.temperature:g}, and a Tinker service computes "
+                "log-probabilities at temperature 1: set it to 1"
+            )
+        if self.rollout.max_staleness:
+            raise ValueError(
+                f"rollout.max_staleness is {self.rollout.max_staleness}, but a Tinker service may change the "
+                "weights of a sampler while it trains: set it to 0"
             )
         return self
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hone.launch.policy import Policy
+from hone.train.errors import TrainError
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner, LearnerSpec
 from hone.train.loss import Objective
@@ -29,6 +30,11 @@ def open_learner(
     `run_dir/ranks`. Raises PolicyError, TrainError.
     """
     learner: Learner
+    if settings.learner == "tinker":
+        raise TrainError(
+            'train.learner = "tinker" trains by reinforcement learning only: set train.learner = "in_process" '
+            "for supervised training, start the service with the model that it makes, and set model.path to it"
+        )
     if settings.learner == "ranks":
         from hone.train.ranks.learner import RanksLearner  # imports torch's elastic launcher
 

@@ -157,8 +157,9 @@ class ParallelSettings(Settings):
 
 
 NO_CRITIC = (
-    'the learner "ranks" has no critic: set train.learner = "in_process", or an algorithm other than ppo'
+    'only the learner "in_process" has a critic: set train.learner to it, or an algorithm other than ppo'
 )
+TINKER_ALPHA = 32.0  # of adapters at a service of the Tinker API, which has no setting for it
 ALL_LINEAR, EXPERTS = "all-linear", "experts"  # targets of adapters that name several layers
 
 
@@ -252,9 +253,10 @@ class CheckpointSettings(Settings):
 class LearnerSettings(Settings):
     """The learner: where and how weights are trained; `hone sft` uses it as well."""
 
-    learner: Annotated[Literal["in_process", "ranks"], Mark.SAME_RESULTS] = "in_process"
+    learner: Annotated[Literal["in_process", "ranks", "tinker"], Mark.SAME_RESULTS] = "in_process"
     """`in_process`: one device, in the process of the run. `ranks`: processes under torch.distributed, which
-    the run starts on this machine, or torchrun on several."""
+    the run starts on this machine, or torchrun on several. `tinker`: a service of the Tinker API, which trains
+    adapters and samples replies."""
 
     ranks: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
     """Number of processes of the learner `ranks`."""
@@ -286,10 +288,10 @@ class LearnerSettings(Settings):
     @model_validator(mode="after")
     def _ranks_have_work(self) -> Self:
         parallel = self.parallel
-        if self.learner == "in_process":
+        if self.learner != "ranks":
             if self.ranks > 1 or parallel != ParallelSettings():
                 raise ValueError(
-                    'ranks and parallel have no effect with learner = "in_process": set learner = "ranks"'
+                    f'ranks and parallel have no effect with learner = "{self.learner}": set learner = "ranks"'
                 )
             return self
         if self.lora is not None and parallel.tensor > 1:
@@ -307,6 +309,23 @@ class LearnerSettings(Settings):
             raise ValueError(
                 'tree = "depth_first" makes a different number of passes on each rank, which deadlocks their '
                 'collectives: set tree = "mask" or "auto"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _service_trains_adapters(self) -> Self:
+        if self.learner != "tinker":
+            return self
+        lora = self.lora
+        if lora is None or lora.alpha != TINKER_ALPHA or lora.targets != (ALL_LINEAR,):
+            raise ValueError(
+                f"a Tinker service trains adapters of all linear layers with alpha {TINKER_ALPHA:g}, and no "
+                f'others: set lora to a rank with alpha = {TINKER_ALPHA:g} and targets = ["{ALL_LINEAR}"]'
+            )
+        if self.memory != MemorySettings() or self.tree not in ("auto", "off"):
+            raise ValueError(
+                "memory and tree have no effect at a Tinker service, which packs and computes rows as it "
+                "likes: remove them"
             )
         return self
 
@@ -348,13 +367,30 @@ class TrainSettings(LearnerSettings):
     def _loss_fits_the_algorithm(self) -> Self:
         if not isinstance(self.algorithm, CustomSettings):  # whose module need not be here to read settings
             rule = loss_rule(self.algorithm, self.loss)
-            if rule.critic is not None and self.learner == "ranks":
+            if rule.critic is not None and self.learner != "in_process":
                 raise ValueError(NO_CRITIC)
         if not isinstance(self.corrections, NoCorrectionSettings) and self.loss.old_logprobs == "engine":
             raise ValueError(
                 "corrections need the trainer's log-probabilities before the first optimiser step: "
                 'set train.loss.old_logprobs = "recomputed"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _service_has_the_optimizer(self) -> Self:
+        if self.learner != "tinker":
+            return self
+        if self.optimizer.name != "adamw":
+            raise ValueError(
+                f'a Tinker service has no optimizer "{self.optimizer.name}": set train.optimizer.name = "adamw"'
+            )
+        defaults = PassSettings()
+        for name in PassSettings.model_fields:
+            if getattr(self.batch, name) != getattr(defaults, name):
+                raise ValueError(
+                    f"train.batch.{name} has no effect at a Tinker service, which divides rows into passes "
+                    f"itself: set it to {getattr(defaults, name)}"
+                )
         return self
 
 
