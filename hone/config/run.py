@@ -217,8 +217,8 @@ class RunSettings(Settings):
             return self
         if not isinstance(self.engine, TinkerEngineSettings):
             raise ValueError(
-                f'train.learner = "tinker" trains weights at a service, which engine.kind = "{self.engine.kind}" '
-                'cannot sample from: set engine.kind = "tinker"'
+                f'train.learner = "tinker" trains weights at a service, and engine.kind = '
+                f'"{self.engine.kind}" cannot sample from them: set engine.kind = "tinker"'
             )
         if self.sampling.temperature != 1:
             raise ValueError(

@@ -32,8 +32,8 @@ def open_learner(
     learner: Learner
     if settings.learner == "tinker":
         raise TrainError(
-            'train.learner = "tinker" trains by reinforcement learning only: set train.learner = "in_process" '
-            "for supervised training, start the service with the model that it makes, and set model.path to it"
+            'train.learner = "tinker" is for reinforcement learning only: set train.learner = "in_process" '
+            "for supervised training, then start the service with the model that it makes"
         )
     if settings.learner == "ranks":
         from hone.train.ranks.learner import RanksLearner  # imports torch's elastic launcher

@@ -163,7 +163,7 @@ class OpenAIEngineSettings(RemoteEngineSettings):
 
 
 class TinkerEngineSettings(EngineSettings):
-    """A service of the Tinker API, at TINKER_BASE_URL (default: the hosted one) with the key TINKER_API_KEY."""
+    """A service of the Tinker API: at TINKER_BASE_URL, with the key TINKER_API_KEY."""
 
     kind: Literal["tinker"] = "tinker"
     base_model: str = ""

@@ -255,8 +255,8 @@ class LearnerSettings(Settings):
 
     learner: Annotated[Literal["in_process", "ranks", "tinker"], Mark.SAME_RESULTS] = "in_process"
     """`in_process`: one device, in the process of the run. `ranks`: processes under torch.distributed, which
-    the run starts on this machine, or torchrun on several. `tinker`: a service of the Tinker API, which trains
-    adapters and samples replies."""
+    the run starts on this machine, or torchrun on several. `tinker`: a service of the Tinker API, which
+    trains adapters and samples replies."""
 
     ranks: Annotated[int, Mark.SAME_RESULTS] = Field(default=1, ge=1)
     """Number of processes of the learner `ranks`."""
@@ -291,7 +291,8 @@ class LearnerSettings(Settings):
         if self.learner != "ranks":
             if self.ranks > 1 or parallel != ParallelSettings():
                 raise ValueError(
-                    f'ranks and parallel have no effect with learner = "{self.learner}": set learner = "ranks"'
+                    f'ranks and parallel have no effect with learner = "{self.learner}": set '
+                    'learner = "ranks"'
                 )
             return self
         if self.lora is not None and parallel.tensor > 1:
@@ -382,7 +383,8 @@ class TrainSettings(LearnerSettings):
             return self
         if self.optimizer.name != "adamw":
             raise ValueError(
-                f'a Tinker service has no optimizer "{self.optimizer.name}": set train.optimizer.name = "adamw"'
+                f'a Tinker service has no optimizer "{self.optimizer.name}": set train.optimizer.name '
+                'to "adamw"'
             )
         defaults = PassSettings()
         for name in PassSettings.model_fields:

@@ -185,6 +185,6 @@ def verify(found: Float32, expected: Float32, previous: Float32 | None, toleranc
     stale = float(np.abs(found - previous).max())
     if stale * _DISTINCT < gap:
         raise WeightMismatch(
-            f"the service still samples from the weights before: a log-probability differs by {stale:.2g} from "
-            f"theirs, and by {gap:.2g} from the trained ones"
+            f"the service still samples from the weights before: a log-probability differs by {stale:.2g} "
+            f"from theirs, and by {gap:.2g} from the trained ones"
         )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 STATE = "tinker.json"
 _NORMS = ("skyrl.ai/grad_norm", "unclipped_grad_l2:mean")  # of the gradient, as services call it
 _ELSEWHERE = (
-    'the weights of train.learner = "tinker" are at the service, so they cannot be {}: set engine.kind'
+    'the weights of train.learner = "tinker" are at a service and cannot be {}: set engine.kind = "tinker"'
 )
 
 
@@ -50,7 +50,9 @@ class TinkerLearner:
         self.spec = spec
         self.service = service
         self.lora: LoraSettings = spec.settings.lora
-        self.behaviour: Behaviour = measure(service, rank=self.lora.rank, vocabulary=vocabulary)
+        self.behaviour: Behaviour = measure(
+            service, rank=self.lora.rank, vocabulary=vocabulary, dtype=spec.dtype
+        )
         if math.isfinite(spec.optimizer.max_grad_norm) and not self.behaviour.clips:
             raise TrainError(
                 f"{service.url} does not clip gradients, and train.optimizer.max_grad_norm is "
@@ -118,8 +120,8 @@ class TinkerLearner:
         if not math.isfinite(norm):
             self._lost = True
             raise NonFinite(
-                f"the norm of the gradient is {norm}, and the service has updated its weights with it: resume "
-                "from the last checkpoint with a lower learning rate"
+                f"the norm of the gradient is {norm}, and the service has updated its weights with it: "
+                "resume from the last checkpoint with a lower learning rate"
             )
         return norm
 
@@ -141,7 +143,7 @@ class TinkerLearner:
         raise TrainError(NO_CRITIC)
 
     def next_logprobs(self, prompt: Sequence[int]) -> Float32:
-        raise TrainError(_ELSEWHERE.format("compared with those of engine servers") + ' = "tinker"')
+        raise TrainError(_ELSEWHERE.format("compared with those of engine servers"))
 
     def text_logprobs(self, tokens: Int32) -> Float32:
         """Return [T - 1]: the log-probability of each token but the first, under the present weights."""
@@ -187,10 +189,10 @@ class TinkerLearner:
         save_adapters(self._adapted_model(), folder, base=self.spec.model)
 
     def sender(self, kind: str) -> Sender:
-        raise TrainError(_ELSEWHERE.format(f"sent to {kind} servers") + ' = "tinker"')
+        raise TrainError(_ELSEWHERE.format(f"sent to {kind} servers"))
 
     def published(self) -> PublishedWeights:
-        raise TrainError(_ELSEWHERE.format("sent to engine servers") + ' = "tinker"')
+        raise TrainError(_ELSEWHERE.format("sent to engine servers"))
 
     def usage(self) -> Usage:
         return device_usage(torch.device("cpu"))
@@ -202,13 +204,14 @@ class TinkerLearner:
         raise TrainError("a learner at a service has no ranks to restart: start the run again")
 
     def close(self) -> None:
-        """Nothing: the session ends with the process, and what was saved stays at the service."""
+        """End the session; what was saved stays at the service."""
+        self.service.close()
 
     def _require_gradient(self) -> None:
         if self._lost:
             raise TrainError(
-                "an error has left the gradient at the service unknown, and no service can forget one: resume "
-                "from the last checkpoint"
+                "an error has left the gradient at the service unknown, and no service can forget one: "
+                "resume from the last checkpoint"
             )
 
     def _identity(self) -> dict[str, Any]:
@@ -272,5 +275,6 @@ def _require_same_adapters(
         differing = sorted(set(expected.items()) ^ set(found.items()))[:2]
         raise ServiceError(
             f"the service's adapters of rank {lora.rank} are not those of all linear layers with alpha "
-            f"{TINKER_ALPHA:g} (alpha {config['lora_alpha']}, differing: {differing}): they cannot be exported"
+            f"{TINKER_ALPHA:g} (alpha {config['lora_alpha']}, differing: {differing}): they cannot be "
+            "exported"
         )

@@ -5,25 +5,26 @@
     X + Y  both
 
 Causality makes the gradients of the trained tokens equal in X and Y, so what differs is the divisor. One step
-of Adam with a huge `eps` is a step of gradient descent, and a small one changes log-probabilities in proportion
-to the gradient.
+of Adam with a huge `eps` is a step of gradient descent, and a small one changes log-probabilities in
+proportion to the gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hone.integrations.tinker.mapping import Example, Normalisation, scored_example
 from hone.integrations.tinker.service import Service, ServiceError, Training
+from hone.policy.settings import Dtype
 from hone.types import Float32, Int32
 
 _TRAINED, _SHORT, _LONG = 4, 12, 36  # targets
 _EPS = 1e6  # of Adam; far above the root of any second moment
-_CHANGE = 5e-3  # nats, the least sum of changes that is measured
-_FIRST_RATE, _FACTOR, _LARGEST_RATE = 1e-4, 8.0, 1e8  # of gradient descent
+_CHANGE: Mapping[Dtype, float] = {"float32": 2e-3, "bfloat16": 0.1}  # nats, the least that is measured
+_FIRST_RATE, _FACTOR, _LARGEST_RATE = 1e-8, 8.0, 1e8  # of gradient descent
 _TOLERANCE = 0.12  # relative, of a ratio of changes; the adapters move a little in between
 _KNOWN = {  # (change by Y, change by X + Y) relative to that by X
     Normalisation.SUM: (1.0, 2.0),
@@ -39,32 +40,36 @@ class Behaviour:
     clips: bool  # whether `grad_clip_norm` bounds the norm of the gradient
 
 
-def measure(service: Service, *, rank: int, vocabulary: int) -> Behaviour:
+def measure(service: Service, *, rank: int, vocabulary: int, dtype: Dtype) -> Behaviour:
     """Return the behaviour of a service, measured on adapters that are then left alone.
 
-    Raises ServiceError if it normalises in no known way.
+    `dtype`: of the model, which bounds what can be told from rounding. Raises ServiceError if the service
+    normalises in no known way.
     """
     training = service.new_training(rank, seed=0)
     tokens = np.random.default_rng(0).integers(0, vocabulary, _LONG + 1).astype(np.int32)
     short, long = (_probe(training, tokens[: size + 1]) for size in (_SHORT, _LONG))
     rate, change = _FIRST_RATE, 0.0
-    while change < _CHANGE and rate < _LARGEST_RATE:
+    while change < _CHANGE[dtype] and rate < _LARGEST_RATE:
         rate *= _FACTOR
         change = _change(training, [short], rate)
-    if change < _CHANGE:
+    if change < _CHANGE[dtype]:
         raise ServiceError(
-            f"{service.url} does not train: steps of gradient descent changed no log-probability of "
-            f"{service.base_model}"
+            f"{service.url} does not train {service.base_model}: steps of gradient descent changed no "
+            "log-probability"
         )
-    once = _change(training, [short], rate)
-    ratios = (_change(training, [long], rate) / once, _change(training, [short, long], rate) / once)
+    batches = ([short], [long], [short, long], [short])
+    first, longer, both, last = (_change(training, batch, rate) for batch in batches)
+    once = (first + last) / 2  # what the adapters have moved in between cancels
+    ratios = longer / once, both / once
     clipped = _change(training, [short], rate, grad_clip_norm=1e-9) / once
     for normalisation, expected in _KNOWN.items():
         if np.allclose(ratios, expected, rtol=_TOLERANCE):
             return Behaviour(normalisation=normalisation, clips=clipped < _TOLERANCE)
     raise ServiceError(
-        f"{service.url} normalises losses neither by a sum over tokens nor by means over tokens and rows (two "
-        f"probes gave {ratios[0]:.2f} and {ratios[1]:.2f} of the gradient of a third): Hone cannot train on it"
+        f"{service.url} normalises losses neither by a sum over tokens nor by means over tokens and rows "
+        f"(two probes gave {ratios[0]:.2f} and {ratios[1]:.2f} times the gradient of a third): Hone cannot "
+        "train on it"
     )
 
 

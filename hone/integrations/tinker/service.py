@@ -117,7 +117,7 @@ class Service:
         return Training(self, self.call("making adapters", create))
 
     def saved_training(self, path: str) -> Training:
-        """Return the adapters and the optimiser state that `Training.save` has written. Raises ServiceError."""
+        """Return the adapters and the optimiser that `Training.save` has saved. Raises ServiceError."""
         load = self._client.create_training_client_from_state_with_optimizer
         return Training(self, self.call(f"loading {path}", lambda: load(path)))
 
@@ -141,13 +141,18 @@ class Service:
         """Raise ServiceError unless the service answers."""
         self.call("the health check", lambda: self._client.get_server_capabilities())
 
+    def close(self) -> None:
+        """End the session. Idempotent."""
+        holders = (self._client.holder, self._client.create_rest_client().holder)
+        self.call("the end of the session", lambda: [holder.close() for holder in holders])
+
     def _require_model(self) -> None:
         found = self.call("the list of models", lambda: self._client.get_server_capabilities())
         names = [str(each.model_name) for each in found.supported_models]
         if self.base_model not in names:
             raise ServiceError(
                 f"{self.url} serves {', '.join(names) or 'no model'}, and not {self.base_model}: set "
-                "engine.base_model to one of these, and model.path to a folder or hub name of the same weights"
+                "engine.base_model to one of these, and model.path to the same weights"
             )
 
 
@@ -164,7 +169,10 @@ class Training:
         return self._logprobs("a forward pass", lambda: self._client.forward(data, LOSS).result(), batch)
 
     def forward_backward(self, batch: Sequence[Example]) -> list[Float32]:
-        """Add the gradient of the examples to the one kept; return what `forward` does. Raises ServiceError."""
+        """Add the gradient of the examples to the one kept; return what `forward` does.
+
+        Raises ServiceError.
+        """
         data = [self._datum(example) for example in batch]
         run = self._client.forward_backward
         return self._logprobs("a forward and backward pass", lambda: run(data, LOSS).result(), batch)
