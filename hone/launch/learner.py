@@ -33,7 +33,7 @@ def open_learner(
     if settings.learner == "tinker":
         raise TrainError(
             'train.learner = "tinker" is for reinforcement learning only: set train.learner = "in_process" '
-            "for supervised training, then start the service with the model that it makes"
+            "for supervised training, and start the service with its model"
         )
     if settings.learner == "ranks":
         from hone.train.ranks.learner import RanksLearner  # imports torch's elastic launcher
