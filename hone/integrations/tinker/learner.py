@@ -177,7 +177,7 @@ class TinkerLearner:
 
     def export(self, folder: Path) -> None:
         """Write the merged weights and the adapters; loads the model into memory meanwhile."""
-        model = self._adapted_model()
+        model = self.adapted_model()
         save_merged(model, folder)
         save_adapters(model, folder / "adapter", base=self.spec.model)
 
@@ -186,7 +186,7 @@ class TinkerLearner:
         return True
 
     def export_adapters(self, folder: Path) -> None:
-        save_adapters(self._adapted_model(), folder, base=self.spec.model)
+        save_adapters(self.adapted_model(), folder, base=self.spec.model)
 
     def sender(self, kind: str) -> Sender:
         raise TrainError(_ELSEWHERE.format(f"sent to {kind} servers"))
@@ -217,7 +217,7 @@ class TinkerLearner:
     def _identity(self) -> dict[str, Any]:
         return {"model": self.service.base_model, "rank": self.lora.rank}
 
-    def _adapted_model(self) -> PreTrainedModel:
+    def adapted_model(self) -> PreTrainedModel:
         """Return the model on the CPU with the present adapters. Raises ServiceError, PolicyError."""
         from safetensors.torch import load_file
         from transformers.utils.logging import disable_progress_bar

@@ -130,9 +130,11 @@ class Service:
     def archive(self, path: str) -> bytes:
         """Return the archive of adapters that `Training.save_adapters` has written. Raises ServiceError."""
 
+        run, _, checkpoint = path.removeprefix("tinker://").partition("/")
+
         def download() -> bytes:
             rest = self._client.create_rest_client()
-            url = rest.get_checkpoint_archive_url_from_tinker_path(path).result().url
+            url = rest.get_checkpoint_archive_url(run, checkpoint).result().url
             return httpx.get(url, timeout=self._timeout_s, follow_redirects=True).raise_for_status().content
 
         return self.call(f"the download of {path}", download)
@@ -202,7 +204,7 @@ class Training:
         """
         save = self._client.save_weights_for_sampler
         path = str(self._service.call("saving the adapters", lambda: save(name).result()).path)
-        _unpack(self._service.archive(_archive_path(path)), folder)
+        _unpack(self._service.archive(path), folder)
 
     def _logprobs(self, what: str, run: Callable[[], Any], batch: Sequence[Example]) -> list[Float32]:
         reply = self._service.call(what, run)
@@ -241,12 +243,6 @@ def failure(what: str, url: str, error: BaseException) -> ServiceError:
     if key := os.environ.get("TINKER_API_KEY"):
         text = text.replace(key, "TINKER_API_KEY")
     return ServiceError(f"{what} failed at {url} ({text}): see TINKER_BASE_URL and TINKER_API_KEY")
-
-
-def _archive_path(path: str) -> str:
-    """Return a path of saved adapters as archives are named; SkyRL leaves `sampler_weights` out."""
-    run, _, name = path.removeprefix("tinker://").partition("/")
-    return f"tinker://{run}/sampler_weights/{name.removeprefix('sampler_weights/')}"
 
 
 def _unpack(archive: bytes, folder: Path) -> None:

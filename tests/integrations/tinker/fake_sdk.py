@@ -131,12 +131,13 @@ class ServiceClient:
         return SamplingClient(self.server.model)
 
     def create_rest_client(self) -> Any:
-        def url(path: str) -> Future[Any]:
-            return done(
-                SimpleNamespace(url=f"{_archive_server(self.server)}/{path.removeprefix('tinker://')}")
-            )
+        def url(run: str, checkpoint: str) -> Future[Any]:
+            path = f"{run}/{checkpoint}"
+            if path not in self.server.archives:
+                raise ConnectionError("Error code: 405 - {'detail': 'Method Not Allowed'}")
+            return done(SimpleNamespace(url=f"{_archive_server(self.server)}/{path}"))
 
-        return SimpleNamespace(get_checkpoint_archive_url_from_tinker_path=url, holder=self.holder)
+        return SimpleNamespace(get_checkpoint_archive_url=url, holder=self.holder)
 
 
 class TrainingClient:
@@ -213,8 +214,9 @@ class TrainingClient:
                 "adapter_config.json": json.dumps(config).encode(),
             }
         )
-        self._server.archives[f"{self._id}/sampler_weights/{name}"] = archive
-        return done(SimpleNamespace(path=f"tinker://{self._id}/{name}"))  # as SkyRL names it
+        kind = "" if self._server.row_mean else "sampler_weights/"  # SkyRL leaves it out
+        self._server.archives[f"{self._id}/{kind}{name}"] = archive
+        return done(SimpleNamespace(path=f"tinker://{self._id}/{kind}{name}"))
 
     def save_weights_and_get_sampling_client(self) -> SamplingClient:
         before, self._published = self._published, copy.deepcopy(self._model)
