@@ -28,7 +28,7 @@ from hone.policy.engine import (
 from hone.policy.engines.client import WeightMismatch
 from hone.policy.settings import TinkerEngineSettings
 from hone.types import Float32, Int32
-from hone.utils.concurrency import run_in_thread
+from hone.utils.concurrency import cancel_all, run_in_thread
 
 _SEEDS = 2**31  # services take seeds of 31 bits
 _DISTINCT = 10.0  # times nearer to the weights before than to the present ones: they are those
@@ -102,10 +102,10 @@ class TinkerEngine:
         await run_in_thread(self._service.check)
 
     async def close(self) -> None:
-        """Let all that waits raise EngineError."""
-        for request in list(self._in_flight):
-            request.cancel()
+        """Drop what is in flight and end the session."""
+        await cancel_all(list(self._in_flight))
         self._running.set()
+        self._service.close()
 
     async def publish(self, learner: TinkerLearner, version: int, probe: Int32, tolerance: float) -> None:
         """Sample from the learner's present weights from now on, as `version`.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import tarfile
 import threading
@@ -39,6 +40,7 @@ class ServiceError(TrainError, EngineError):
 def load_sdk() -> Any:
     """Return the SDK's module. Raises ServiceError if it is missing or of an untested series."""
     os.environ.setdefault("TINKER_TELEMETRY", "0")  # it would report errors of this process to the service
+    logging.getLogger("tinker.lib.public_interfaces.rest_client").setLevel(logging.ERROR)  # progress
     install = f"pip install 'tinker=={TESTED}'"
     try:
         sdk: Any = importlib.import_module("tinker")
@@ -145,8 +147,10 @@ class Service:
 
     def close(self) -> None:
         """End the session. Idempotent."""
-        holders = (self._client.holder, self._client.create_rest_client().holder)
-        self.call("the end of the session", lambda: [holder.close() for holder in holders])
+        for name in ("_session_holder", "_rest_holder"):
+            if (holder := getattr(self._client, name, None)) is not None:
+                holder.close()
+                holder.close = _nothing  # its finaliser would call it when the interpreter has gone
 
     def _require_model(self) -> None:
         found = self.call("the list of models", lambda: self._client.get_server_capabilities())
@@ -233,6 +237,10 @@ class Training:
                 "advantages": tensor(example.advantages, "float32"),
             },
         )
+
+
+def _nothing() -> None:
+    pass
 
 
 def failure(what: str, url: str, error: BaseException) -> ServiceError:

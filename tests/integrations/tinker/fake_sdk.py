@@ -106,10 +106,6 @@ class Server:
 class ServiceClient:
     server: ClassVar[Server]
 
-    @property
-    def holder(self) -> Any:
-        return SimpleNamespace(close=lambda: self.server.calls.append("close"))
-
     def get_server_capabilities(self) -> Any:
         return SimpleNamespace(supported_models=[SimpleNamespace(model_name=NAME)])
 
@@ -137,7 +133,7 @@ class ServiceClient:
                 raise ConnectionError("Error code: 405 - {'detail': 'Method Not Allowed'}")
             return done(SimpleNamespace(url=f"{_archive_server(self.server)}/{path}"))
 
-        return SimpleNamespace(get_checkpoint_archive_url=url, holder=self.holder)
+        return SimpleNamespace(get_checkpoint_archive_url=url)
 
 
 class TrainingClient:
