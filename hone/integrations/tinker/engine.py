@@ -45,6 +45,7 @@ class TinkerEngine:
         self._vocabulary = vocabulary
         self._sampler: Any = service.base_sampler()
         self._version = 0
+        self._closed = False
         self._running = asyncio.Event()
         self._running.set()
         self._in_flight: set[asyncio.Future[Any]] = set()
@@ -102,7 +103,8 @@ class TinkerEngine:
         await run_in_thread(self._service.check)
 
     async def close(self) -> None:
-        """Drop what is in flight and end the session."""
+        """End the session; requests in flight raise EngineError."""
+        self._closed = True
         await cancel_all(list(self._in_flight))
         self._running.set()
         self._service.close()
@@ -137,6 +139,10 @@ class TinkerEngine:
                 f"{what} took more than engine.request_timeout_s ({limit_s:g} s) at {self._service.url}: see "
                 "whether the service is up, or raise it"
             ) from error
+        except asyncio.CancelledError:
+            if self._closed:
+                raise EngineError("the engine was closed") from None
+            raise
         except Exception as error:
             raise failure(what, self._service.url, error) from error
         finally:

@@ -174,6 +174,23 @@ async def test_cancelled_request_is_dropped(monkeypatch: pytest.MonkeyPatch):
 
 
 @in_a_loop
+async def test_closing_ends_the_requests_in_flight(monkeypatch: pytest.MonkeyPatch):
+    engine = engine_at(Server(tiny_model()))
+    asked = asyncio.Event()
+
+    def sample(*_: Any) -> Future[Any]:
+        asked.set()
+        return Future()
+
+    monkeypatch.setattr(engine._sampler, "sample", sample, raising=False)
+    request = asyncio.create_task(engine.generate(PROMPT, Sampling(), session="s"))
+    await asked.wait()
+    await engine.close()
+    with pytest.raises(EngineError, match="the engine was closed"):
+        await request
+
+
+@in_a_loop
 async def test_failed_request_is_an_engine_error(monkeypatch: pytest.MonkeyPatch):
     engine = engine_at(Server(tiny_model()))
     failed: Future[Any] = Future()
