@@ -1,8 +1,8 @@
 """A service of the Tinker API in this process, behind the interface of its SDK, on a real tiny model.
 
-It answers as SkyRL 0.4.0 answered the SDK 0.25.0: the shapes, names and paths are those of recorded replies.
-`Service.normalisation` and `clips` choose between SkyRL's behaviour and the one that the hosted service
-documents.
+It answers as SkyRL 0.4.0 answered the SDK 0.25.0, in the fields that Hone reads: shapes, names, paths and
+errors are those of its replies. `Server.row_mean` and `clips` choose between SkyRL's behaviour and the one that
+the hosted service documents.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ class TrainingClient:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self._rows = 0
-        return done(SimpleNamespace(metrics={"skyrl.ai/grad_norm": float(norm)}))
+        metrics = {"skyrl.ai/grad_norm": float(norm), "skyrl.ai/learning_rate": params.learning_rate}
+        return done(SimpleNamespace(metrics=metrics))
 
     def save_state(self, name: str) -> Future[Any]:
         path = f"tinker://{self._id}/weights/{name}"

@@ -133,7 +133,8 @@ def test_engine_samples_from_the_trained_weights(trainer: Trainer, base: Path):
         probe = np.arange(1, 9, dtype=np.int32)
         await engine.publish(learner_at(trainer), 1, probe, 1e-3)
         sampling = Sampling(max_tokens=12, seed=3, stop_token_ids=(1,))
-        first, second = (await engine.generate([5, 9, 2, 7], sampling, session="s") for _ in range(2))
+        first = await engine.generate([5, 9, 2, 7], sampling, session="s")
+        second = await engine.generate([5, 9, 2, 7], sampling, session="s")
         assert first.token_ids.tolist() == second.token_ids.tolist()
         whole = np.array([5, 9, 2, 7, *first.token_ids], np.int32)
         scored = learner_at(trainer).text_logprobs(whole)[3:]
