@@ -1,8 +1,8 @@
 """A service of the Tinker API in this process, behind the interface of its SDK, on a real tiny model.
 
 It answers as SkyRL 0.4.0 answered the SDK 0.25.0, in the fields that Hone reads: shapes, names, paths and
-errors are those of its replies. `Server.row_mean` and `clips` choose between SkyRL's behaviour and the one that
-the hosted service documents.
+errors are those of its replies. `Server.row_mean` and `clips` choose between SkyRL's behaviour and the one
+that the hosted service documents.
 """
 
 from __future__ import annotations
