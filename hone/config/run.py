@@ -26,7 +26,7 @@ from hone.sandbox.settings import SandboxSettings
 from hone.settings import Mark, Settings
 from hone.simulate.settings import SimulateSettings
 from hone.tasks.settings import TasksSettings
-from hone.train.settings import MetricsSettings, SftSettings, TrainSettings
+from hone.train.settings import MetricsSettings, PassSettings, SftSettings, TrainSettings
 
 Command = Literal["sft", "train", "replay", "eval", "quickstart"]
 SAMPLING: tuple[Command, ...] = ("train", "eval", "quickstart")  # the commands that open an engine
@@ -230,6 +230,25 @@ class RunSettings(Settings):
                 f"rollout.max_staleness is {self.rollout.max_staleness}, but a Tinker service may change the "
                 "weights of a sampler while it trains: set it to 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _service_has_the_optimizer(self) -> RunSettings:
+        train = self.train
+        if train.learner != "tinker":
+            return self
+        if train.optimizer.name != "adamw":
+            raise ValueError(
+                f'a Tinker service has no optimizer "{train.optimizer.name}": set train.optimizer.name '
+                'to "adamw"'
+            )
+        defaults = PassSettings()
+        for name in PassSettings.model_fields:
+            if getattr(train.batch, name) != getattr(defaults, name):
+                raise ValueError(
+                    f"train.batch.{name} has no effect at a Tinker service, which divides rows into passes "
+                    f"itself: set it to {getattr(defaults, name)}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -109,7 +109,7 @@ async def open_engine(
     elif isinstance(settings.engine, TinkerEngineSettings):
         from hone.launch.tinker import open_service_engine  # only where it is used
 
-        async with open_service_engine(policy, settings) as service:
+        async with open_service_engine(settings, policy.settings, policy.tokenizer) as service:
             yield service
     else:
         from hone.policy.engines.open import open_servers

@@ -191,7 +191,7 @@ def open_trainer(policy: Policy, settings: RunSettings) -> Iterator[Trainer]:
     if settings.train.learner == "tinker":
         from hone.launch.tinker import open_service_learner  # only where it is used
 
-        with open_service_learner(policy, settings, objective) as learner:
+        with open_service_learner(settings, policy.settings, policy.tokenizer, objective) as learner:
             yield rl_trainer(learner, objective, settings.train)
         return
     with open_learner(

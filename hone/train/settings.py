@@ -377,24 +377,6 @@ class TrainSettings(LearnerSettings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _service_has_the_optimizer(self) -> Self:
-        if self.learner != "tinker":
-            return self
-        if self.optimizer.name != "adamw":
-            raise ValueError(
-                f'a Tinker service has no optimizer "{self.optimizer.name}": set train.optimizer.name '
-                'to "adamw"'
-            )
-        defaults = PassSettings()
-        for name in PassSettings.model_fields:
-            if getattr(self.batch, name) != getattr(defaults, name):
-                raise ValueError(
-                    f"train.batch.{name} has no effect at a Tinker service, which divides rows into passes "
-                    f"itself: set it to {getattr(defaults, name)}"
-                )
-        return self
-
 
 class SftSettings(PassSettings):
     """Supervised training on stored trajectories."""

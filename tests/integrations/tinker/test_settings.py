@@ -40,9 +40,6 @@ def test_a_run_at_a_service_is_valid():
         ({"lora": None}, "set lora to a rank with alpha = 32"),
         ({"lora": {"rank": 4, "alpha": 16}}, "set lora to a rank with alpha = 32"),
         ({"lora": {"rank": 4, "targets": ["q_proj"]}}, "adapters of all linear layers"),
-        ({"optimizer": {"name": "muon"}}, 'no optimizer "muon"'),
-        ({"batch": {"workers": 2}}, "train.batch.workers has no effect"),
-        ({"batch": {"micro_batch_tokens": 9}}, "train.batch.micro_batch_tokens has no effect"),
         ({"memory": {"activation_checkpointing": True}}, "memory and tree have no effect"),
         ({"tree": "mask"}, "memory and tree have no effect"),
         ({"ranks": 2}, 'no effect with learner = "tinker"'),
@@ -57,12 +54,15 @@ def test_training_that_no_service_does_is_refused(changes: dict[str, Any], messa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"train": TRAIN | {"optimizer": {"name": "muon"}}}, 'no optimizer "muon"'),
+        ({"train": TRAIN | {"batch": {"workers": 2}}}, "train.batch.workers has no effect"),
+        ({"train": TRAIN | {"batch": {"logit_tokens": 9}}}, "train.batch.logit_tokens has no effect"),
         ({"engine": {"kind": "local"}}, 'engine.kind = "local" cannot sample from them'),
         ({"sampling": {"temperature": 0.8}}, "sampling.temperature is 0.8"),
         ({"rollout": {"max_staleness": 1}}, "rollout.max_staleness is 1"),
     ],
 )
-def test_sampling_that_no_service_does_is_refused(changes: dict[str, Any], message: str):
+def test_run_that_no_service_does_is_refused(changes: dict[str, Any], message: str):
     assert message in refused(RUN | changes)
 
 
