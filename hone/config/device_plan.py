@@ -94,7 +94,7 @@ def plan_devices(settings: RunSettings, command: Command, devices: Devices) -> M
     if shape is not None and (problem := heads_problem(settings, command, shape)):
         return MachinePlan(machine=devices.describe(), placement_error=problem)
     step = None
-    if shape is not None and command != "eval":
+    if shape is not None and placement.trainer != "none":
         step = _step(settings, command, shape, gpu=bool(placement.trainer_gpus))
     servers = _servers(settings, command, placement, shape)
     rows = [

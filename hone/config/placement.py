@@ -47,7 +47,8 @@ def resolve_placement(settings: RunSettings, devices: Devices, command: Command)
         raise ConfigError(
             f"placement.nodes is {wanted.nodes}, but the plan is for {devices.describe()}: use as many"
         )
-    trainer = "none" if command == "eval" else _trainer(settings, devices, command)
+    elsewhere = settings.train.learner in ("tinker", "prime_rl") and command in ("train", "replay")
+    trainer = "none" if command == "eval" or elsewhere else _trainer(settings, devices, command)
     taken = trainer if isinstance(trainer, tuple) else ()
     engine: Servers = ()
     if command in SAMPLING:

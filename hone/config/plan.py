@@ -23,7 +23,12 @@ from hone.config.written import value_of
 from hone.evaluate.settings import parse_slice
 from hone.grading.assess import check_gradeable
 from hone.policy.hub import cached_model, hub_name
-from hone.policy.settings import LocalEngineSettings, ModelSettings, ServerEngineSettings
+from hone.policy.settings import (
+    LocalEngineSettings,
+    ModelSettings,
+    ServerEngineSettings,
+    TinkerEngineSettings,
+)
 from hone.tasks.files import is_missing
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.sources import CURRICULUM, load_splits
@@ -109,6 +114,8 @@ def _engine(settings: RunSettings) -> str:
     engine = settings.engine
     if isinstance(engine, LocalEngineSettings):
         return "local, in the same process"
+    if isinstance(engine, TinkerEngineSettings):
+        return "a Tinker service, at TINKER_BASE_URL"
     if not isinstance(engine, ServerEngineSettings) or engine.urls:
         return f"{engine.kind} at {', '.join(engine.urls)}"
     gpus = f", {engine.tensor_parallel} GPUs each" if engine.tensor_parallel > 1 else ""

@@ -18,6 +18,7 @@ from hone.policy.settings import (
     ModelSettings,
     SamplingSettings,
     ServerEngineSettings,
+    TinkerEngineSettings,
     TinyModelSettings,
 )
 from hone.rollout.settings import RolloutSettings
@@ -25,7 +26,7 @@ from hone.sandbox.settings import SandboxSettings
 from hone.settings import Mark, Settings
 from hone.simulate.settings import SimulateSettings
 from hone.tasks.settings import TasksSettings
-from hone.train.settings import MetricsSettings, SftSettings, TrainSettings
+from hone.train.settings import MetricsSettings, PassSettings, SftSettings, TrainSettings
 
 Command = Literal["sft", "train", "replay", "eval", "quickstart"]
 SAMPLING: tuple[Command, ...] = ("train", "eval", "quickstart")  # the commands that open an engine
@@ -208,6 +209,46 @@ class RunSettings(Settings):
                 'engine.weight_sync = "nccl" does not merge the adapters of train.lora: set '
                 'engine.weight_sync = "disk"'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _service_samples_what_it_trains(self) -> RunSettings:
+        if self.train.learner != "tinker":
+            return self
+        if not isinstance(self.engine, TinkerEngineSettings):
+            raise ValueError(
+                f'train.learner = "tinker" trains weights at a service, and engine.kind = '
+                f'"{self.engine.kind}" cannot sample from them: set engine.kind = "tinker"'
+            )
+        if self.sampling.temperature != 1:
+            raise ValueError(
+                f"sampling.temperature is {self.sampling.temperature:g}, and a Tinker service computes "
+                "log-probabilities at temperature 1: set it to 1"
+            )
+        if self.rollout.max_staleness:
+            raise ValueError(
+                f"rollout.max_staleness is {self.rollout.max_staleness}, but a Tinker service may change the "
+                "weights of a sampler while it trains: set it to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _service_has_the_optimizer(self) -> RunSettings:
+        train = self.train
+        if train.learner != "tinker":
+            return self
+        if train.optimizer.name != "adamw":
+            raise ValueError(
+                f'a Tinker service has no optimizer "{train.optimizer.name}": set train.optimizer.name '
+                'to "adamw"'
+            )
+        defaults = PassSettings()
+        for name in PassSettings.model_fields:
+            if getattr(train.batch, name) != getattr(defaults, name):
+                raise ValueError(
+                    f"train.batch.{name} has no effect at a Tinker service, which divides rows into passes "
+                    f"itself: set it to {getattr(defaults, name)}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -31,6 +31,11 @@ def open_learner(
     `run_dir/ranks`. Raises PolicyError, TrainError.
     """
     learner: Learner
+    if settings.learner == "tinker":
+        raise TrainError(
+            'train.learner = "tinker" is for reinforcement learning only: set train.learner = "in_process" '
+            "for supervised training, and start the service with its model"
+        )
     if settings.learner == "ranks":
         from hone.train.ranks.learner import RanksLearner  # imports torch's elastic launcher
 

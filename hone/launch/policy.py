@@ -16,7 +16,13 @@ from hone.policy.engine import Engine, Sampling
 from hone.policy.hub import PIN, find_model, pin_model
 from hone.policy.model import load_model, load_tokenizer, make_renderer
 from hone.policy.rendering import ChatRenderer
-from hone.policy.settings import Dtype, LocalEngineSettings, ModelSettings, OpenAIEngineSettings
+from hone.policy.settings import (
+    Dtype,
+    LocalEngineSettings,
+    ModelSettings,
+    OpenAIEngineSettings,
+    TinkerEngineSettings,
+)
 from hone.rollout.metering import Conversation
 
 if TYPE_CHECKING:
@@ -100,6 +106,11 @@ async def open_engine(
         raise ConfigError(
             'engine.kind = "openai" returns no token ids, for `hone eval` only: choose local, vllm or sglang'
         )
+    elif isinstance(settings.engine, TinkerEngineSettings):
+        from hone.launch.tinker import open_service_engine  # only where it is used
+
+        async with open_service_engine(settings, policy.settings, policy.tokenizer) as service:
+            yield service
     else:
         from hone.policy.engines.open import open_servers
 

@@ -188,8 +188,14 @@ async def make_start_model(
 ) -> tuple[Path, list[Demonstration]]:
     """Record demonstrations and train a random tiny model on them; continue an earlier call.
 
-    Returns `run_dir/start`, a link to the model, and the demonstrations.
+    Returns `run_dir/start`, a link to the model, and the demonstrations. Raises ConfigError for a learner at
+    a service, which serves a model that exists.
     """
+    if settings.train.learner == "tinker":
+        raise ConfigError(
+            "a Tinker service trains the model that it was started with: set model.path to it, such as one "
+            "that `hone quickstart` has made"
+        )
     recorded = await record(settings, runtime, reporter, tasks=demonstrated)
     taught = await asyncio.to_thread(_train_on, settings, recorded, reporter)
     return replace_symlink(settings.run_dir / "start", taught), recorded

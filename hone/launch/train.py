@@ -22,7 +22,7 @@ from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.teacher import find_teacher, open_teacher
 from hone.launch.validate import make_validator, require_validation_tasks
 from hone.launch.weights import publisher
-from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings
+from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings, TinkerEngineSettings
 from hone.rollout.attempts import EpisodeRollouts, Rollouts
 from hone.rollout.groups import GroupCollector, RolloutProgress
 from hone.rollout.ledger import Ledger
@@ -188,6 +188,12 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
 def open_trainer(policy: Policy, settings: RunSettings) -> Iterator[Trainer]:
     """Open a trainer of the policy's model; blocks. Raises PolicyError, TrainError."""
     objective = policy_objective(settings.train.loss, settings.sampling.temperature, settings.train.algorithm)
+    if settings.train.learner == "tinker":
+        from hone.launch.tinker import open_service_learner  # only where it is used
+
+        with open_service_learner(settings, policy.settings, policy.tokenizer, objective) as learner:
+            yield rl_trainer(learner, objective, settings.train)
+        return
     with open_learner(
         policy,
         settings.train,
@@ -272,6 +278,11 @@ def _require_trainable(settings: RunSettings) -> None:
         )
     if isinstance(settings.engine, ServerEngineSettings):
         _require_adapters_fit(settings.engine, settings.train.lora)
+    if isinstance(settings.engine, TinkerEngineSettings) and settings.train.learner != "tinker":
+        raise ConfigError(
+            f'engine.kind = "tinker" samples from weights at a service, which train.learner = '
+            f'"{settings.train.learner}" does not train: set train.learner = "tinker", or another engine'
+        )
     sampling = settings.sampling
     if sampling.top_p < 1 or sampling.top_k > 0 or sampling.temperature == 0:
         raise ConfigError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from hone.config import RunSettings
@@ -18,7 +19,7 @@ from hone.policy.engines.nccl import NcclUpdates
 from hone.policy.engines.replica import Proof, WeightProbe
 from hone.policy.local import LocalEngine
 from hone.policy.model import load_model
-from hone.policy.settings import ServerEngineSettings
+from hone.policy.settings import ServerEngineSettings, TinkerEngineSettings
 from hone.train.in_process import InProcessLearner
 from hone.train.learner import Learner
 from hone.train.lora import load_adapters, publish_adapters, publish_saved_adapters
@@ -40,6 +41,8 @@ def publisher(engine: Engine, policy: Policy, learner: Learner, settings: RunSet
 
     Raises EngineError, PolicyError, TrainError.
     """
+    if isinstance(settings.engine, TinkerEngineSettings):
+        return _service_publisher(engine, policy, learner)
     shared = isinstance(learner, InProcessLearner)  # its model is the policy's
     alone = isinstance(settings.engine, ServerEngineSettings) and settings.engine.weight_sync == "adapter"
     folders = WeightFolders(
@@ -81,6 +84,20 @@ def _server_publisher(
         proof = Proof(fingerprint=fingerprint, probe=await run_in_thread(make_probe, policy, learner))
         await engine.load_weights(folder.resolve(), version, proof)
         await run_in_thread(folders.keep_only, folder)
+
+    return publish
+
+
+def _service_publisher(engine: Engine, policy: Policy, learner: Learner) -> Publish:
+    from hone.integrations.tinker.engine import TinkerEngine  # only where it is used
+    from hone.integrations.tinker.learner import TinkerLearner
+
+    assert isinstance(engine, TinkerEngine), "an engine of the kind tinker"
+    assert isinstance(learner, TinkerLearner), "`train` requires the learner of the same service"
+    probe = np.asarray(_probe_prompt(policy), np.int32)
+
+    async def publish(version: int) -> None:
+        await engine.publish(learner, version, probe, _TOLERANCE[policy.settings.dtype])
 
     return publish
 
@@ -164,9 +181,13 @@ def _copy_weights(source: PreTrainedModel, target: PreTrainedModel) -> None:
             mine.copy_(theirs)
 
 
+def _probe_prompt(policy: Policy) -> list[int]:
+    return policy.tokenizer.encode("The bug is in line 4", add_special_tokens=False)
+
+
 def make_probe(policy: Policy, learner: Learner) -> WeightProbe | None:
     """Return the logprobs of the learner's current weights after a short prompt; None if it has none."""
-    prompt = policy.tokenizer.encode("The bug is in line 4", add_special_tokens=False)
+    prompt = _probe_prompt(policy)
     logprobs = learner.next_logprobs(prompt)
     if logprobs is None:
         return None

@@ -56,7 +56,8 @@ class EngineSettings(Settings):
 class LocalEngineSettings(EngineSettings):
     kind: Literal["local"] = "local"
     """`local`: in this process, on the trainer's own weights. `vllm` and `sglang`: servers, started by the
-    run or found at `urls`. `openai`: any OpenAI-compatible endpoint; text without tokens, for evaluation."""
+    run or found at `urls`. `openai`: any OpenAI-compatible endpoint; text without tokens, for evaluation.
+    `tinker`: a service of the Tinker API, for `train.learner = "tinker"` and for evaluation."""
 
     max_batch: Annotated[int, Mark.SAME_RESULTS] = Field(default=32, gt=0)
     """Maximum number of requests decoded at the same time, by each server that the run starts; more wait."""
@@ -161,8 +162,20 @@ class OpenAIEngineSettings(RemoteEngineSettings):
         return self
 
 
+class TinkerEngineSettings(EngineSettings):
+    """A service of the Tinker API: at TINKER_BASE_URL, with the key TINKER_API_KEY."""
+
+    kind: Literal["tinker"] = "tinker"
+    base_model: str = ""
+    """Name of the model at the service; default: `model.path`. The two must have the same weights."""
+
+    request_timeout_s: Annotated[float, Mark.SAME_RESULTS] = Field(default=1800.0, gt=0)
+    """Time limit of one request, in seconds."""
+
+
 AnyEngineSettings = Annotated[
-    LocalEngineSettings | ServerEngineSettings | OpenAIEngineSettings, Field(discriminator="kind")
+    LocalEngineSettings | ServerEngineSettings | OpenAIEngineSettings | TinkerEngineSettings,
+    Field(discriminator="kind"),
 ]
 ExactEngineSettings = Annotated[LocalEngineSettings | ServerEngineSettings, Field(discriminator="kind")]
 """Engines of token ids and log-probabilities."""

@@ -15,6 +15,7 @@ from hone.train.algorithms.rule import loss_rule
 from hone.train.corrections import AnyCorrectionSettings, NoCorrectionSettings
 from hone.train.distill_settings import DistillSettings
 from hone.train.prime_rl_settings import PrimeRLSettings, prime_rl_problem
+from hone.train.tinker_settings import ALL_LINEAR, tinker_problem
 
 Tree = Literal["auto", "off", "mask", "depth_first"]
 
@@ -158,9 +159,9 @@ class ParallelSettings(Settings):
 
 
 NO_CRITIC = (
-    'the learner "ranks" has no critic: set train.learner = "in_process", or an algorithm other than ppo'
+    'only the learner "in_process" has a critic: set train.learner to it, or an algorithm other than ppo'
 )
-ALL_LINEAR, EXPERTS = "all-linear", "experts"  # targets of adapters that name several layers
+EXPERTS = "experts"  # the target of adapters that `all-linear` leaves out
 
 
 class LoraSettings(Settings):
@@ -253,10 +254,10 @@ class CheckpointSettings(Settings):
 class LearnerSettings(Settings):
     """The learner: where and how weights are trained; `hone sft` uses it as well."""
 
-    learner: Annotated[Literal["in_process", "ranks", "prime_rl"], Mark.SAME_RESULTS] = "in_process"
+    learner: Annotated[Literal["in_process", "ranks", "tinker", "prime_rl"], Mark.SAME_RESULTS] = "in_process"
     """`in_process`: one device, in the process of the run. `ranks`: processes under torch.distributed, which
-    the run starts on this machine, or torchrun on several. `prime_rl`: prime-rl's trainer, for `hone train`
-    only."""
+    the run starts on this machine, or torchrun on several. `tinker`: a service of the Tinker API, which
+    trains adapters and samples replies. `prime_rl`: prime-rl's trainer. The last two are for RL only."""
 
     prime_rl: Annotated[PrimeRLSettings, Mark.SAME_RESULTS] = PrimeRLSettings()
     """prime-rl's trainer."""
@@ -321,6 +322,12 @@ class LearnerSettings(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _service_trains_adapters(self) -> Self:
+        if self.learner == "tinker" and (problem := tinker_problem(self)):
+            raise ValueError(problem)
+        return self
+
 
 class TrainSettings(LearnerSettings):
     """Reinforcement learning."""
@@ -359,7 +366,7 @@ class TrainSettings(LearnerSettings):
     def _loss_fits_the_algorithm(self) -> Self:
         if not isinstance(self.algorithm, CustomSettings):  # whose module need not be here to read settings
             rule = loss_rule(self.algorithm, self.loss)
-            if rule.critic is not None and self.learner == "ranks":
+            if rule.critic is not None and self.learner != "in_process":
                 raise ValueError(NO_CRITIC)
             if self.learner == "prime_rl" and (problem := prime_rl_problem(self, rule)):
                 raise ValueError(f'train.learner = "prime_rl" {problem}')

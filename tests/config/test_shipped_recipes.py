@@ -14,6 +14,7 @@ SHIPPED = recipes()
 # fits: 1 x 24 GiB, 1 x 80 GiB, 8 x 80 GiB, 8 machines of 8 x 80 GiB
 FITS = {
     "quickstart": (True, True, True, True),
+    "quickstart-tinker": (True, True, True, True),
     "debugger-0.6b": (True, True, True, True),
     "debugger-4b-lora": (True, True, True, True),
     "debugger-8b-lora": (False, True, True, True),
@@ -69,7 +70,7 @@ def test_recipe_fits_the_machines_of_the_table(path: Path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_recipe_has_a_tiny_variant_that_fits_a_small_machine(path: Path):
-    if path.stem == "quickstart":
+    if path.stem.startswith("quickstart"):
         return
     tiny = resolve(path.with_name(f"{path.stem}-tiny.toml"))
     assert plan_devices(tiny, "train", Devices(gpus=(), host_gib=8.0)).fits

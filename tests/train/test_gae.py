@@ -79,7 +79,7 @@ def test_perfect_values_leave_no_advantage() -> None:
 
 def test_critic_on_ranks_is_refused() -> None:
     ranks = {"learner": "ranks", "ranks": 2, "algorithm": {"name": "ppo"}}
-    with pytest.raises(ValueError, match='the learner "ranks" has no critic'):
+    with pytest.raises(ValueError, match='only the learner "in_process" has a critic'):
         TrainSettings.model_validate(ranks)
     TrainSettings.model_validate({**ranks, "algorithm": {"name": "grpo"}})
 

@@ -115,5 +115,5 @@ def test_critic_is_saved_with_the_training_and_left_out_of_the_export(tmp_path: 
 
 def test_ranks_refuse_an_objective_with_a_critic(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, objective=policy_objective(LossSettings(), 1.0, PPO))
-    with pytest.raises(TrainError, match="has no critic"):
+    with pytest.raises(TrainError, match="has a critic"):
         RanksLearner(spec, logs=tmp_path / "logs")
