@@ -48,7 +48,7 @@ async def open_servers(
             processes=_server_processes(settings, model, logs, say, gpus, sleeps),
             client=lambda url: CLIENTS[settings.kind](Http(session, url, key=key)),
             tokenizer=tokenizer,
-            vocabulary=_vocabulary(model.path, tokenizer),
+            vocabulary=vocabulary_size(model.path, tokenizer),
             settings=settings,
             partial=partial,
         )
@@ -56,7 +56,7 @@ async def open_servers(
             yield fleet
 
 
-def _vocabulary(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
+def vocabulary_size(model: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the size of the model's vocabulary; it is often larger than the tokenizer's."""
     return max(read_config(model).get("vocab_size") or 0, len(tokenizer))
 
