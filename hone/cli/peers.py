@@ -1,0 +1,53 @@
+"""`hone verl | slime`: train with another program, which gets its rollouts from Hone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hone.cli.options import HelpConfigOption, RecipeArgument, SetOption
+
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- OVERRIDE...]", help="Settings of the trainer itself, which win."),
+]
+PeerDryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the command line, and exit.")]
+
+
+def verl(
+    recipe: RecipeArgument,
+    overrides: OverridesArgument = None,
+    sets: SetOption = None,
+    dry_run: PeerDryRunOption = False,
+    help_config: HelpConfigOption = False,
+) -> None:
+    """Train with verl on Hone's rollouts: verl owns the engine, the schedule and the weights.
+
+    A setting of the recipe that verl cannot honour is refused. Run the same command again to continue from
+    verl's last checkpoint.
+
+    [bold]Example[/bold]: hone verl recipes/swe.toml --dry-run
+    """
+    from hone.config import resolve
+    from hone.integrations.verl.launch import plan_verl, run_verl
+
+    settings = resolve(recipe, sets or ())
+    if dry_run:
+        _print_command(plan_verl(settings, overrides or ()).command)
+        return
+    code = run_verl(settings, overrides or ())
+    if code:
+        raise typer.Exit(code)
+
+
+def _print_command(command: list[str]) -> None:
+    """Print a command, one argument a line, such that a shell takes it as it is."""
+    import shlex
+
+    from hone.cli.output import console
+
+    head = 3  # the program
+    lines = [shlex.join(command[:head]), *(shlex.quote(each) for each in command[head:])]
+    console().print(" \\\n    ".join(lines), markup=False, highlight=False, soft_wrap=True)
+    console().print("Nothing was started. Run the same command without --dry-run to start.")
