@@ -21,7 +21,7 @@ from hone.cli.gateway import gateway
 from hone.cli.grade import grade
 from hone.cli.machine_plan import plan
 from hone.cli.options import HelpConfigOption
-from hone.cli.peers import verl
+from hone.cli.peers import slime, verl
 from hone.cli.show import show
 from hone.cli.training import quickstart, replay, sft, train
 from hone.utils.text import visible
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 commands = (
     *(doctor, plan, quickstart, sft, train, replay, export, compare, show, grade, servers.node, gateway),
-    verl,
+    *(verl, slime),
 )
 for command in commands:
     app.command()(command)

@@ -12,14 +12,15 @@ from typing import Any
 
 import yaml
 
-from hone.config import ConfigError, RunSettings, dump
+from hone.config import ConfigError, RunSettings
 from hone.grading.assess import check_gradeable
+from hone.integrations.rollouts.recipe import hub_or_folder, write_recipe
 from hone.integrations.verl import INSTALL, VERSION
 from hone.integrations.verl.options import Files, command_line, verl_options
 from hone.integrations.verl.rows import AGENT, dataset_rows
 from hone.launch.rundir import claim, with_model
 from hone.launch.validate import require_validation_tasks
-from hone.policy.hub import PIN, hub_name, pin_model
+from hone.policy.hub import PIN, pin_model
 from hone.tasks.sources import check_proven, load_splits
 from hone.tasks.splits import Splits
 from hone.types import Task
@@ -51,8 +52,7 @@ def plan_verl(settings: RunSettings, overrides: Sequence[str] = ()) -> VerlPlan:
     if settings.model is None:
         raise ConfigError("model.path is missing: set it to a model folder, or to a model on the hub")
     files = _files(settings)
-    path = settings.model.path
-    options = verl_options(settings, path if hub_name(path) else path.resolve(), files)
+    options = verl_options(settings, hub_or_folder(settings.model.path), files)
     splits = load_splits(settings.tasks)
     check_gradeable((*splits.train, *splits.validation))
     check_proven(settings.tasks, splits.train)
@@ -110,28 +110,13 @@ def write_files(plan: VerlPlan) -> None:
         _write_rows(files.train, plan.splits.train, "train")
         if files.validation != files.train:
             _write_rows(files.validation, plan.splits.validation, "validation")
-        write_file(files.recipe, dump(_absolute(plan.settings)))
+        write_recipe(files.recipe, plan.settings)
         write_file(files.agent_loop, yaml.safe_dump(agent_loop_config(plan)))
 
 
 def agent_loop_config(plan: VerlPlan) -> list[dict[str, Any]]:
     """Return the content of verl's YAML of agent loops."""
     return [{"name": AGENT, "_target_": LOOP, "recipe": str(plan.files.recipe)}]
-
-
-def _absolute(settings: RunSettings) -> RunSettings:
-    """Return the settings for processes in other directories, with every path that they read absolute."""
-    assert settings.model is not None, "the plan has checked it"
-    tasks = settings.tasks
-    source = Path(tasks.source)
-    files = {"evaluation": tasks.evaluation, "validation_source": tasks.validation_source}
-    paths: dict[str, Any] = {name: path.resolve() for name, path in files.items() if path is not None}
-    if source.exists():
-        paths["source"] = str(source.resolve())
-    moved = settings.model_copy(
-        update={"run_dir": settings.run_dir.resolve(), "tasks": tasks.model_copy(update=paths)}
-    )
-    return with_model(moved, settings.model.path.resolve())
 
 
 def _write_rows(path: Path, tasks: Sequence[Task], split: str) -> None:

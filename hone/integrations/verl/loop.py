@@ -8,14 +8,12 @@ would replace the entry of the YAML and lose its arguments.
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
-from hone.config import resolve
-from hone.integrations.rollouts.service import RolloutService, open_rollout_service
+from hone.integrations.rollouts.process import shared_service
 from hone.integrations.verl.rows import completion_of, loop_outputs, sampling_of, sampling_params
 from hone.policy.engine import Completion, Sampling
 from hone.rollout.groups import seed_of
@@ -36,7 +34,7 @@ class HoneAgentLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
         """Return one output for each branch of the rollout; none for an infrastructure fault."""
-        service = await _service(self._recipe, self._workers, self.server_manager)
+        service = await shared_service(self._recipe, self._generate, processes=self._workers)
         row, step = kwargs["extra_info"], int(kwargs["global_steps"])
         session = int(kwargs["session_id"])
         trajectory = await service.rollout(
@@ -51,35 +49,9 @@ class HoneAgentLoop(AgentLoopBase):
         fields = loop_outputs(trajectory, masked=masked, version=max(0, step - 1))
         return [AgentLoopOutput(**each) for each in fields]
 
-
-_OPEN: dict[Path, asyncio.Future[RolloutService]] = {}
-_OWNERS: set[asyncio.Task[None]] = set()
-
-
-async def _service(recipe: Path, workers: int, server_manager: Any) -> RolloutService:
-    """Return the service of this process: the first call opens it, for as long as the process lives."""
-    if recipe not in _OPEN:
-        _OPEN[recipe] = asyncio.get_running_loop().create_future()
-        owner = asyncio.create_task(_keep_open(recipe, workers, server_manager, _OPEN[recipe]))
-        _OWNERS.add(owner)
-    return await asyncio.shield(_OPEN[recipe])
-
-
-async def _keep_open(
-    recipe: Path, workers: int, server_manager: Any, opened: asyncio.Future[RolloutService]
-) -> None:
-    async def generate(prompt_ids: Int32, sampling: Sampling, *, session: str) -> Completion:
-        output = await server_manager.generate(
+    async def _generate(self, prompt_ids: Int32, sampling: Sampling, *, session: str) -> Completion:
+        """Ask verl's engine. All instances of a worker have the same `server_manager`."""
+        output = await self.server_manager.generate(
             request_id=session, prompt_ids=prompt_ids.tolist(), sampling_params=sampling_params(sampling)
         )
         return completion_of(output, sampling)
-
-    try:
-        settings = await asyncio.to_thread(resolve, recipe)
-        async with open_rollout_service(settings, generate, processes=workers) as service:
-            opened.set_result(service)
-            await asyncio.Event().wait()
-    except Exception as error:
-        if opened.done():
-            raise
-        opened.set_exception(error)
