@@ -82,7 +82,7 @@ class DataSource:
             self._queue = [self._samples(indices) for indices in state["queue"]]
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise ConfigError(
-                f"{path} is not a state of this data source ({error}): remove it to begin the tasks anew"
+                f"{path} is not a state of this data source ({error}): remove it to start with the first task"
             ) from error
 
     def _new_group(self, position: int) -> list[Any]:

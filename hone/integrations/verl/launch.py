@@ -19,7 +19,7 @@ from hone.integrations.verl import INSTALL, VERSION
 from hone.integrations.verl.options import Files, command_line, verl_options
 from hone.integrations.verl.rows import AGENT, dataset_rows
 from hone.launch.rundir import claim, with_model
-from hone.launch.validate import require_validation_tasks
+from hone.launch.tasks import require_validation_tasks
 from hone.policy.hub import PIN, pin_model
 from hone.tasks.sources import check_proven, load_splits
 from hone.tasks.splits import Splits

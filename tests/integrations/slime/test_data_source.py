@@ -40,7 +40,7 @@ def test_an_epoch_has_every_task_once(tmp_path: Path) -> None:
     assert len(set(tasks(data.get_samples(len(data))))) == len(data) == 5
 
 
-def test_groups_given_back_come_first_and_start_anew(tmp_path: Path) -> None:
+def test_groups_given_back_come_first_and_start_again(tmp_path: Path) -> None:
     data = source(tmp_path)
     first, second = data.get_samples(2)
     second[0].tokens, second[0].reward, second[0].status = [1, 2], 1.0, Sample.Status.COMPLETED
@@ -67,7 +67,7 @@ def test_saved_state_continues_with_the_same_samples(tmp_path: Path) -> None:
     assert resumed.get_samples(3) == expected
 
 
-def test_without_a_checkpoint_the_tasks_begin_anew(tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_first_task_comes(tmp_path: Path) -> None:
     data = source(tmp_path)
     data.load(3)
     data.load(None)
