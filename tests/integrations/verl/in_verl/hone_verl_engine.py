@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import ray
 import torch
 from safetensors.torch import save_file
@@ -37,17 +38,19 @@ class Server:
         await self.ready
 
     async def _serve(self, model: Path, context: int, seqs: int) -> None:
-        settings = ServerEngineSettings(
-            kind="vllm",
-            context_tokens=context,
-            max_batch=seqs,
-            threads=1,
-            python=Path(os.environ["HONE_TEST_VLLM_PYTHON"]),
-        )
+        if url := os.environ.get("HONE_TEST_VLLM_URL"):  # one that runs already, or starts just now
+            await _first_reply(url)
+            settings = ServerEngineSettings(kind="vllm", context_tokens=context, urls=(url,))
+        else:
+            python = Path(os.environ["HONE_TEST_VLLM_PYTHON"])
+            settings = ServerEngineSettings(
+                kind="vllm", context_tokens=context, max_batch=seqs, threads=1, python=python
+            )
         try:
             async with open_servers(
                 settings, ModelSettings(path=model), load_tokenizer(model), logs=folder(), partial=True
             ) as self.fleet:
+                await self.fleet.load_weights(model, 0)
                 self.ready.set_result(None)
                 await asyncio.Event().wait()
         except Exception as error:
@@ -86,6 +89,20 @@ class Server:
 
     wake_up = sleep = abort_all_requests = resume_generation = clear_kv_cache = nothing
     release_kv_cache = resume_kv_cache = start_profile = stop_profile = nothing
+
+
+async def _first_reply(url: str) -> None:
+    """Wait for a server and its first reply, which takes long on a busy machine."""
+    body = {"model": "policy", "prompt": [5, 6, 7], "max_tokens": 4}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1200)) as session:
+        for _ in range(600):
+            try:
+                async with session.post(f"{url}/v1/completions", json=body) as reply:
+                    reply.raise_for_status()
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(2)
+    raise TimeoutError(f"{url} does not answer")
 
 
 class Replica(RolloutReplica):
