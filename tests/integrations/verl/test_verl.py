@@ -1,9 +1,8 @@
 """Real verl on the CPU, with a real vLLM server and real sandboxes.
 
-HONE_TEST_VERL_PYTHON is the Python of an environment with verl 0.9.1 and Hone's base install;
-HONE_TEST_VLLM_PYTHON one with vLLM, by default this one. HONE_TEST_VERL_MODEL is a model that solves some tasks
-of the curriculum with the tiny prompts, such as the start model of the quickstart: without it, the tests
-that need a policy that acts are skipped.
+HONE_TEST_VERL_PYTHON is the Python of an environment with verl 0.9.1 and Hone's base install, and
+HONE_TEST_VLLM_PYTHON one with vLLM, by default this one. HONE_TEST_VERL_MODEL is a model that solves some
+tasks of the curriculum with the tiny prompts, such as the start model of the quickstart.
 """
 
 from __future__ import annotations
