@@ -37,9 +37,7 @@ def verl(
     if dry_run:
         _print_command(plan_verl(settings, overrides or ()).command)
         return
-    code = run_verl(settings, overrides or ())
-    if code:
-        raise typer.Exit(code)
+    run_verl(settings, overrides or ())
 
 
 def slime(
@@ -67,9 +65,7 @@ def slime(
     if dry_run:
         _print_command(plan_slime(settings, checkout, overrides or ()).command)
         return
-    code = run_slime(settings, checkout, overrides or ())
-    if code:
-        raise typer.Exit(code)
+    run_slime(settings, checkout, overrides or ())
 
 
 def _print_command(command: list[str]) -> None:

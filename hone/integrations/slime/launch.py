@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 
@@ -61,8 +62,8 @@ def plan_slime(
     )
 
 
-def run_slime(settings: RunSettings, checkout: Path | None, overrides: Sequence[str] = ()) -> int:
-    """Claim the run directory, write the recipe and run slime; return its exit code.
+def run_slime(settings: RunSettings, checkout: Path | None, overrides: Sequence[str] = ()) -> NoReturn:
+    """Claim the run directory, write the recipe and become slime's script.
 
     Raises ConfigError, PolicyError, TaskError.
     """
@@ -73,7 +74,8 @@ def run_slime(settings: RunSettings, checkout: Path | None, overrides: Sequence[
     pinned = with_model(settings, pin_model(settings.model, settings.run_dir / PIN).path)
     plan = plan_slime(pinned, checkout, overrides)
     write_files(plan)
-    return subprocess.run(plan.command, check=False).returncode
+    sys.stdout.flush()
+    os.execv(plan.command[0], plan.command)  # noqa: S606 - signals and the exit code are then its own
 
 
 def require_checkout(script: Path) -> None:

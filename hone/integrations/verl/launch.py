@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -78,8 +78,8 @@ def _files(settings: RunSettings) -> Files:
     )
 
 
-def run_verl(settings: RunSettings, overrides: Sequence[str] = ()) -> int:
-    """Claim the run directory, write verl's files and run it; return its exit code.
+def run_verl(settings: RunSettings, overrides: Sequence[str] = ()) -> NoReturn:
+    """Claim the run directory, write verl's files and become its trainer.
 
     Raises ConfigError, PolicyError, TaskError.
     """
@@ -89,7 +89,8 @@ def run_verl(settings: RunSettings, overrides: Sequence[str] = ()) -> int:
     assert settings.model is not None, "the plan has checked it"
     plan = plan_verl(with_model(settings, pin_model(settings.model, settings.run_dir / PIN).path), overrides)
     write_files(plan)
-    return subprocess.run(plan.command, check=False).returncode
+    sys.stdout.flush()
+    os.execv(plan.command[0], plan.command)  # noqa: S606 - signals and the exit code are then its own
 
 
 def require_verl() -> None:
