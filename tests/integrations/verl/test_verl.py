@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 import tomli_w
 
+from hone.config import RunSettings
+from hone.integrations.verl.launch import plan_verl, write_files
 from hone.rollout.rewards import is_infrastructure_fault
 from hone.rollout.store import Store
 
@@ -77,33 +79,78 @@ def recipe(folder: Path, steps: int, **groups: Any) -> dict[str, Any]:
     }
 
 
-def train(folder: Path, settings: dict[str, Any]) -> tuple[list[dict[str, float]], list[float]]:
-    """Run `hone verl`; return verl's comparison of log-probabilities and its mean reward, for each step."""
-    (folder / "peer").mkdir(exist_ok=True)
-    path = folder / "recipe.toml"
-    path.write_text(tomli_w.dumps(settings))
-    variables = {
+def environment(folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE / "in_verl"), str(ROOT)]),
         "VERL_USE_EXTERNAL_MODULES": "hone_verl_cpu",
         "VERL_PLATFORM": "cpu",
         "VERL_ENGINE_DEVICE": "cuda",
         "VERL_ENGINE_VENDOR": "nvidia",
         "RAY_worker_niceness": "0",
+        "RAY_raylet_start_wait_time_s": "600",
+        "RAY_worker_register_timeout_seconds": "600",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "HONE_TEST_VLLM_PYTHON": os.environ.get("HONE_TEST_VLLM_PYTHON", sys.executable),
         "HONE_TEST_VERL_FOLDER": str(folder / "peer"),
         "HONE_TEST_METRICS": str(folder / "metrics.jsonl"),
     }
+
+
+def train(folder: Path, settings: dict[str, Any]) -> tuple[list[dict[str, float]], list[float]]:
+    """Run `hone verl`; return verl's comparison of log-probabilities and its mean reward, for each step."""
+    (folder / "peer").mkdir(exist_ok=True)
+    path = folder / "recipe.toml"
+    path.write_text(tomli_w.dumps(settings))
     command = [PYTHON, "-c", "import sys; from hone.cli import main; sys.exit(main())", "verl", str(path)]
     with (folder / "verl.log").open("w") as log:
         done = subprocess.run(
-            [*command, "--", *CPU], stdout=log, stderr=log, env={**os.environ, **variables}, check=False
+            [*command, "--", *CPU], stdout=log, stderr=log, env=environment(folder), cwd=folder, check=False
         )
     text = (folder / "verl.log").read_text()
     assert done.returncode == 0, text[-4000:]
     rewards = [float(value) for value in re.findall(r"critic/rewards/mean:(-?[\d.]+)", text)]
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()], rewards
+
+
+def test_agent_loop_gives_exact_rows_for_each_branch(tmp_path: Path) -> None:
+    faults = 3
+    settings = RunSettings.model_validate(
+        recipe(
+            tmp_path,
+            1,
+            agent={"prompts": "tiny", "context": {"policy": "head_tail"}},
+            engine={"kind": "vllm", "context_tokens": 240},
+            rollout={"group_size": 8, "concurrent_episodes": 8, "attempts": 1},
+        )
+    )
+    plan = plan_verl(settings)
+    write_files(plan)
+
+    done = subprocess.run(
+        [PYTHON, HERE / "in_verl" / "agent_loop.py", plan.files.agent_loop, MODEL, str(faults)],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-4000:]
+    found = json.loads(lines[0].removeprefix("FOUND "))
+
+    assert found["rows"].count(0) == faults
+    assert max(found["rows"]) > 1
+    assert found["gap"] <= 1e-4
+    assert found["stray"] == 0
+    assert found["versions"] == [4]
+    assert all(len(set(rewards)) == 1 for rewards in found["rewards"])
+    store = Store(tmp_path / "run" / "rollouts")
+    stored = {each.rollout_id: each for each in map(store.load, store.names())}
+    trained = dict(zip(found["rollout_ids"], found["trained"], strict=True))
+    assert trained == {name: stored[name].tree.sampled_tokens for name in trained}
 
 
 def test_reward_rises_in_twenty_steps_on_exact_logprobs(tmp_path: Path) -> None:
