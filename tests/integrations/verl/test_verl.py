@@ -64,7 +64,7 @@ def recipe(folder: Path, steps: int, **groups: Any) -> dict[str, Any]:
             "unseen": 0,
             "seed": 11,
         },
-        "agent": {"prompts": "tiny"},
+        "agent": {"kind": "bash", "prompts": "tiny"},
         "engine": {"kind": "vllm", "context_tokens": 1024},
         "sampling": {"max_tokens": 64},
         "rollout": {"group_size": 8, "concurrent_episodes": 16},
@@ -115,14 +115,12 @@ def train(folder: Path, settings: dict[str, Any]) -> tuple[list[dict[str, float]
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()], rewards
 
 
-def test_agent_loop_gives_exact_rows_for_each_branch(tmp_path: Path) -> None:
+def test_agent_loop_gives_exact_rows_and_none_for_a_fault(tmp_path: Path) -> None:
     faults = 3
     settings = RunSettings.model_validate(
         recipe(
             tmp_path,
             1,
-            agent={"prompts": "tiny", "context": {"policy": "head_tail"}},
-            engine={"kind": "vllm", "context_tokens": 240},
             rollout={"group_size": 8, "concurrent_episodes": 8, "attempts": 1},
         )
     )
@@ -142,7 +140,6 @@ def test_agent_loop_gives_exact_rows_for_each_branch(tmp_path: Path) -> None:
     found = json.loads(lines[0].removeprefix("FOUND "))
 
     assert found["rows"].count(0) == faults
-    assert max(found["rows"]) > 1
     assert found["gap"] <= 1e-4
     assert found["stray"] == 0
     assert found["versions"] == [4]
@@ -162,7 +159,7 @@ def test_reward_rises_in_twenty_steps_on_exact_logprobs(tmp_path: Path) -> None:
     assert statistics.mean(rewards[-5:]) > statistics.mean(rewards[:5])
 
 
-def test_branches_are_rows_and_faults_are_none(tmp_path: Path) -> None:
+def test_faults_have_no_row_in_a_training_of_verl(tmp_path: Path) -> None:
     steps, faults = 3, 4
     (tmp_path / "peer").mkdir()
     for number in range(faults):
@@ -170,8 +167,6 @@ def test_branches_are_rows_and_faults_are_none(tmp_path: Path) -> None:
     settings = recipe(
         tmp_path,
         steps,
-        agent={"prompts": "tiny", "context": {"policy": "head_tail"}},
-        engine={"kind": "vllm", "context_tokens": 320},
         rollout={"group_size": 8, "concurrent_episodes": 16, "attempts": 1},
     )
 
@@ -185,9 +180,6 @@ def test_branches_are_rows_and_faults_are_none(tmp_path: Path) -> None:
     trained = [each for each in stored if not is_infrastructure_fault(each.outcome)]
     assert len(stored) == steps * 32
     assert len(failed) == faults
-    forked = sum(each.forks != {} for each in trained)
-    assert forked > 0
-    rows = sum(step["hone/rows"] for step in compared)
-    assert rows > len(trained)  # each has a row, and forked ones more
+    assert sum(step["hone/rows"] for step in compared) == len(trained)
     tokens = sum(each.tree.sampled_tokens for each in trained)
     assert sum(step["hone/trained_tokens"] for step in compared) == tokens
