@@ -5,7 +5,7 @@ would replace the entry of the YAML and lose its arguments.
 """
 
 # verl is not installed where Hone is developed
-# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
 from __future__ import annotations
 
 from pathlib import Path
