@@ -15,6 +15,7 @@ _MARKER_FILES = (
     "summary.json",
     "results.jsonl",
     "sweep.json",
+    "config.toml",
 )  # files of a run or of an evaluation
 
 
@@ -82,6 +83,11 @@ def _show_run(run: Path, as_json: bool) -> None:
         from hone.cli.show_run import print_run
 
         print_run(run, as_json=as_json)
+        return
+    if (run / "config.toml").is_file() and (run / "rollouts").is_dir():
+        from hone.cli.show_run import print_stored
+
+        print_stored(run, as_json=as_json)
         return
     import json
 

@@ -17,7 +17,7 @@ from hone.cli.output import console, print_fields, print_json, print_table
 from hone.cli.summary import rate
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.rollout.ledger import Entry, Ledger
-from hone.rollout.store import load
+from hone.rollout.store import Store, load
 from hone.train.metrics import read_metrics
 from hone.types import Judgement, JudgementStatus, TestStatus, Trajectory, Turn, TurnProgress
 from hone.utils.text import visible
@@ -59,6 +59,24 @@ def print_run(run: Path, *, as_json: bool) -> None:
     print_table(headers, [_step_row(rows[i]) for i in _spread(len(rows))])
     _print_validations(read_metrics(run, "validation"))
     console().print(f"To print one rollout: hone show {run}/{_example(entries)}", markup=False)
+
+
+def print_stored(run: Path, *, as_json: bool) -> None:
+    """Print the outcomes of a run whose steps another trainer keeps, so that it has no ledger."""
+    store = Store(run / "rollouts")
+    endings = store.endings()
+    rewards = [reward for _, reward in endings if reward is not None]
+    counts = {
+        "rollouts": len(endings),
+        "reward": round(sum(rewards) / len(rewards), 3) if rewards else None,
+        "outcomes": dict(Counter(outcome.value for outcome, _ in endings).most_common()),
+    }
+    if as_json:
+        print_json(counts)
+        return
+    print_fields({"run": run, **counts})
+    if names := store.names():
+        console().print(f"To print one rollout: hone show {run}/{names[-1]}", markup=False)
 
 
 def staleness(entries: Iterable[Entry]) -> dict[str, int]:

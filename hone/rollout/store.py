@@ -12,15 +12,17 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from hone.outcomes import Outcome
 from hone.rollout.errors import StoreError
-from hone.rollout.trajectory_files import decode, encode
+from hone.rollout.trajectory_files import decode, decode_ending, encode
 from hone.types import Trajectory
 from hone.utils.errors import writing
 
+Parsed = TypeVar("Parsed")
 _PARTIAL = ".partial-"
 _NAME = re.compile(r".+__\d+")
 
@@ -75,6 +77,10 @@ class Store:
             path.name for path in found if _NAME.fullmatch(path.name) and not path.name.startswith(_PARTIAL)
         )
 
+    def endings(self) -> list[tuple[Outcome, float | None]]:
+        """Return outcome and reward of every stored rollout, in the order of `names`. Raises StoreError."""
+        return [_read(self.root / name, decode_ending) for name in self.names()]
+
     def sweep(self, known: Iterable[str]) -> int:
         """Remove half-written rollouts and rollouts that are not in `known`; return how many."""
         keep = set(known)
@@ -90,8 +96,12 @@ class Store:
 
 def load(directory: Path) -> Trajectory:
     """Return the rollout in `directory`. Raises StoreError when it is missing or damaged."""
+    return _read(directory, decode)
+
+
+def _read(directory: Path, parse: Callable[[Callable[[str], bytes]], Parsed]) -> Parsed:
     try:
-        return decode(lambda name: (directory / name).read_bytes())
+        return parse(lambda name: (directory / name).read_bytes())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{directory} is not a complete rollout: {type(error).__name__}: {error}") from error
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
+from hone.outcomes import Outcome
 from hone.types import Judgement, Node, Scores, TokenTree, Trajectory
 
 FORMAT = "hone-trajectory-1"
@@ -89,6 +90,12 @@ def encode(trajectory: Trajectory, position: Mapping[str, Any]) -> dict[str, byt
         "verdict.json": _dump(record["verdict"]),
         "tokens.parquet": to_parquet(trajectory.tree),
     }
+
+
+def decode_ending(read: Callable[[str], bytes]) -> tuple[Outcome, float | None]:
+    """Return outcome and reward alone, without the tokens and messages."""
+    meta = json.loads(read("meta.json"))
+    return Outcome(meta["outcome"]), meta["reward"]
 
 
 def decode(read: Callable[[str], bytes]) -> Trajectory:

@@ -1,0 +1,1 @@
+"""Graded rollouts for a program that owns the engine and the training."""
