@@ -41,7 +41,7 @@ class Session:
         self._terminal = Terminal(sandbox)
         self._mark = f"<prompt-{secrets.token_hex(8)}:"
         self._prompt = re.compile(re.escape(self._mark) + r"(\d+)>")
-        prompts = f"PS0= PS1=\"{self._mark}\\$?>\" PS2="
+        prompts = f'PS0= PS1="{self._mark}\\$?>" PS2='
         self._set_prompts = f"export PROMPT_COMMAND='{prompts}' PS0= PS1= PS2="
         self._actions = 0
 
@@ -130,7 +130,7 @@ class Session:
         try:
             await self._terminal.write("\x1a")
             stopped = await self._terminal.expect(self._patterns(action.expect), timeout_s=SETTLE_TIMEOUT_S)
-            await self._terminal.write("kill -9 %% ; wait %%\n")
+            await self._terminal.write("kill -9 %%\n")
             match = await self._terminal.expect(self._patterns(action.expect), timeout_s=SETTLE_TIMEOUT_S)
         except TimeoutError as error:
             raise CommandTimeoutError("Failed to interrupt session") from error
