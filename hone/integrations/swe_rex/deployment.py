@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from swerex.deployment.hooks.abstract import CombinedDeploymentHook, DeploymentH
 from swerex.exceptions import DeploymentNotStartedError, DeploymentStartupError
 from swerex.runtime.abstract import IsAliveResponse
 
+from hone.integrations.images import sandbox_image
 from hone.integrations.loop_thread import LoopThread
 from hone.integrations.swe_rex.runtime import HoneRuntime
 from hone.integrations.task_sandbox import find_task, start_task
@@ -30,13 +32,12 @@ class HoneDeploymentConfig(BaseModel):
 
     type: Literal["hone"] = "hone"
     image: str = "host"
-    """`host` (this machine's system), `docker://NAME`, or `rootfs:DIRECTORY`; a name alone is of an image in a
-    registry."""
+    """`host` (this machine's system), `docker://NAME`, or `rootfs:DIRECTORY`; a name alone is `docker://NAME`."""
     tasks: Path | None = None
     """File of tasks, of which `task` names one; the image is then the task's."""
     task: str = ""
     """Id of the task."""
-    env: dict[str, str] = {}
+    env: Mapping[str, str] = {}
     """Environment variables of every command."""
     sandbox: SandboxSettings = SandboxSettings()
     """Provider and limits, the group `sandbox` of a recipe."""
@@ -52,7 +53,7 @@ class HoneDeploymentConfig(BaseModel):
 
 
 class HoneDeployment(AbstractDeployment):
-    """Starts one sandbox with a provider of its own, in a thread: each call may come from another event loop."""
+    """Starts one sandbox in a thread of its own, since each call may come from another event loop."""
 
     def __init__(self, *, logger: logging.Logger | None = None, **options: Any) -> None:
         """
@@ -111,14 +112,10 @@ class HoneDeployment(AbstractDeployment):
         config = self._config
         provider = await self._stack.enter_async_context(make_provider(config.sandbox))
         env = {**GIT_ENV, **config.env}
-        spec = SandboxSpec(image=_image(config.image), env=env, limits=config.sandbox.limits())
+        spec = SandboxSpec(image=sandbox_image(config.image), env=env, limits=config.sandbox.limits())
         if config.tasks is None:
             sandbox = await provider.start(spec)
         else:
             task = await asyncio.to_thread(find_task, config.tasks, config.task)
             sandbox = await start_task(task, provider, spec)
         return await self._stack.enter_async_context(sandbox)
-
-
-def _image(name: str) -> str:
-    return name if name == "host" or "://" in name or name.startswith("rootfs:") else f"docker://{name}"

@@ -21,7 +21,7 @@ class HoneEnvironmentConfig(HoneDeploymentConfig):
     """Working directory of commands; default: the image's or the task's."""
     timeout: int = 30
     """Time limit of a command, in seconds."""
-    interpreter: list[str] = ["bash", "-c"]
+    interpreter: tuple[str, ...] = ("bash", "-c")
     """What runs a command, which becomes its last argument."""
 
 

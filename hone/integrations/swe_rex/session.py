@@ -1,7 +1,8 @@
 """A bash session of SWE-ReX in a sandbox: the actions of `swerex.runtime.abstract` on a terminal.
 
-Bash shows `MARK<exit code>` as its prompt, so that the end of a command and its exit code arrive together, also
-after an interrupt. A command is checked and run from a file: its text never passes through a shell of the host.
+Bash shows a mark and the last exit code as its prompt, so that the end of a command and its exit code arrive
+together, also after an interrupt. A command is checked and run from a file in the sandbox: its text never
+passes through a shell of the host.
 """
 
 from __future__ import annotations

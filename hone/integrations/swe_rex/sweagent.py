@@ -1,6 +1,7 @@
-"""SWE-agent's own command line, with Hone among its deployments: `python -m hone.integrations.swe_rex.sweagent`.
+"""SWE-agent's own command line, with Hone among its deployments.
 
-`instances TASKS OUT` writes tasks as the instances of `run-batch`; every other argument is SWE-agent's.
+`python -m hone.integrations.swe_rex.sweagent ARGUMENTS`: `instances TASKS OUT` writes tasks as the instances
+of `run-batch`; all else is SWE-agent's.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
 os.set_blocking(terminal, False)
 pending = b""
 while True:
-    readable, writable, _ = select.select([terminal] if pending else [terminal, fifo], [terminal] if pending else [], [])
+    sources, targets = ([terminal], [terminal]) if pending else ([terminal, fifo], [])
+    readable, writable, _ = select.select(sources, targets, [])
     try:
         if terminal in readable:
             data = os.read(terminal, 65536)
