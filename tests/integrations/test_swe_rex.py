@@ -263,8 +263,8 @@ def test_files_are_written_read_and_uploaded(tmp_path: Path) -> None:
                 await runtime.read_file(ReadFileRequest(path="/new/raw"))
             replaced = ReadFileRequest(path="/new/raw", errors="replace")
             assert (await runtime.read_file(replaced)).content == "\ufffd"
-            await runtime.upload(UploadRequest(source_path=f"{tmp_path}/tools", target_path="/root/tools"))
-            assert await sandbox.read("/root/tools/bin/go") == b"x"
+            await runtime.upload(UploadRequest(source_path=f"{tmp_path}/tools", target_path="/srv/tools"))
+            assert await sandbox.read("/srv/tools/bin/go") == b"x"
 
     asyncio.run(main())
 

@@ -24,8 +24,10 @@ from hone.types import Task
 
 
 class HoneEnvConfig(vf.EnvConfig):
-    # Validation would import the plug-in by its id, which is being imported.
-    agent: vf.AgentConfig = vf.AgentConfig.model_construct(harness=HoneHarnessConfig(id="hone-verifiers"))
+    # The harness needs no runtime of verifiers; validation would import the plug-in, which is being imported.
+    agent: vf.AgentConfig = vf.AgentConfig.model_construct(
+        harness=HoneHarnessConfig(id="hone-verifiers"), runtime=vf.SubprocessConfig()
+    )
     """The policy."""
     sandbox: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Provider and limits: the group `sandbox` of a recipe."""
