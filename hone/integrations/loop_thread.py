@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,11 +24,14 @@ class LoopThread:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work` in the thread's loop; a cancellation is passed on to it."""
-        task = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return await asyncio.wrap_future(task)
+        return await asyncio.wrap_future(self.start(work))
 
-    async def stop(self) -> None:
-        """End the loop and its thread; nothing should run in it any more."""
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start `work` in the thread's loop; cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def stop(self) -> None:
+        """End the loop and wait for its thread; nothing should run in it any more."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
+        self._thread.join()
         self._loop.close()

@@ -17,6 +17,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import save
 from tests.rollout.real import FaultyProvider, gold, tasks
 
+
 def graded(
     root: Path, work: Callable[[Sandbox], Awaitable[object]], fails: Callable[[int], bool] = lambda i: False
 ) -> Graded:
@@ -54,9 +55,7 @@ def test_lost_sandbox_is_the_agents_unless_no_other_starts(tmp_path: Path) -> No
 
 @pytest.mark.sandbox
 def test_missing_verdict_is_an_infrastructure_fault(tmp_path: Path) -> None:
-    fault = graded(
-        tmp_path, lambda sandbox: sandbox.exec(gold(tasks(1)[0])), fails=lambda start: start > 0
-    )
+    fault = graded(tmp_path, lambda sandbox: sandbox.exec(gold(tasks(1)[0])), fails=lambda start: start > 0)
     assert (fault.outcome, fault.verdict) == (Outcome.GRADER_ERROR, None)
 
 

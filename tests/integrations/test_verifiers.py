@@ -38,7 +38,7 @@ def endpoint() -> Generator[tuple[str, dict[str, list[str]]]]:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             turn = sum(message["role"] == "assistant" for message in asked["messages"])
             commands = next(each for text, each in scripts.items() if text in json.dumps(asked["messages"]))
-            self.answer(reply(commands[min(turn, len(commands) - 1)], turn, asked))
+            self.answer(reply(commands[min(turn, len(commands) - 1)], asked))
 
         def answer(self, content: dict[str, Any]) -> None:
             data = json.dumps(content).encode()
@@ -58,17 +58,15 @@ def endpoint() -> Generator[tuple[str, dict[str, list[str]]]]:
     server.server_close()
 
 
-def reply(command: str, turn: int, asked: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": "bash", "arguments": json.dumps({"command": command})}
-    call = {"id": f"call{turn}", "type": "function", "function": function}
-    message = {"role": "assistant", "content": "I act.", "tool_calls": [call]}
+def reply(command: str, asked: dict[str, Any]) -> dict[str, Any]:
+    message = {"role": "assistant", "content": f"I act.\n\n```bash\n{command}\n```"}
     return {
         "id": "reply",
         "object": "chat.completion",
         "created": 1,
         "model": asked["model"],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
-        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
     }
 
 

@@ -106,7 +106,7 @@ class HoneDeployment(AbstractDeployment):
             await runtime.close()
         if thread is not None:
             await thread.run(self._stack.aclose())
-            await thread.stop()
+            await asyncio.to_thread(thread.stop)
 
     async def _open(self) -> Sandbox:
         config = self._config

@@ -49,8 +49,8 @@ class HoneEnv(vf.Env[HoneEnvConfig]):
             isinstance(harness, HoneHarness) for harness in self._harnesses.values()
         ):
             raise TypeError(
-                "the environment of hone-verifiers runs its own tasks and harness: leave --env.agent.harness.id "
-                "unset, and pass --env.taskset.id hone-verifiers"
+                "the environment of hone-verifiers runs its own tasks and harness: leave "
+                "--env.agent.harness.id unset, and pass --env.taskset.id hone-verifiers"
             )
         self._sandbox = SandboxSettings(**config.sandbox)
         self._grading = GradingSettings(**config.grading)

@@ -59,7 +59,10 @@ class HoneHarness(vf.Harness[HoneHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData,
     ) -> vf.ProgramResult:
-        """Run the agent. A limit and a sandbox that is gone are for the grading to judge; raises EngineError."""
+        """Run the agent; a limit, or a sandbox that is gone, is for the grading to judge.
+
+        Raises EngineError.
+        """
         if not isinstance(runtime, HoneRuntime):
             raise TypeError("the harness of hone-verifiers runs in its own environment: leave --env.id unset")
         settings = OpenAIEngineSettings(
