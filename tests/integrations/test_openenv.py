@@ -59,7 +59,11 @@ def test_resolved_task_earns_its_reward(tmp_path: Path) -> None:
         assert session.wait_for_completion() == 0
         assert session.fetch_training_trace().turns == []  # a script sampled nothing
         result = session.verify([])
-        assert (result.env_reward, result.metrics["outcome"], result.metrics["score"]) == (1.0, "resolved", 1.0)
+        assert (result.env_reward, result.metrics["outcome"], result.metrics["score"]) == (
+            1.0,
+            "resolved",
+            1.0,
+        )
         assert "diff --git" in result.artifacts["patch"]
         with pytest.raises(KeyError, match="no task 'other'"):
             made.create("other")
@@ -115,8 +119,9 @@ def test_trace_holds_the_tokens_of_the_engine(tmp_path: Path) -> None:
 
 
 def test_sampling_that_narrows_the_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="top_p"), factory(
-        tmp_path, list(tasks(1)), agent="oracle", sampling={"temperature": 1.0, "top_p": 0.9}
+    with (
+        pytest.raises(ValueError, match="top_p"),
+        factory(tmp_path, list(tasks(1)), agent="oracle", sampling={"temperature": 1.0, "top_p": 0.9}),
     ):
         pass
 

@@ -161,6 +161,7 @@ def test_commands_never_reach_a_shell_of_the_host(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with opened(tmp_path) as (runtime, _):
+            await run(runtime, f"mkdir -p {tmp_path}")
             for command in (
                 f"echo a\nSOUNIQUEEOF\n{escape}\n",  # ends the here-document of SWE-ReX's own check
                 f"$({escape})",
@@ -169,6 +170,7 @@ def test_commands_never_reach_a_shell_of_the_host(tmp_path: Path) -> None:
             ):
                 await run(runtime, command, check="silent")
                 await runtime.execute(Command(command=command, shell=True))
+            await run(runtime, f"test -e {tmp_path}/escaped")  # it ran, in the sandbox
 
     asyncio.run(main())
     assert not (tmp_path / "escaped").exists()

@@ -72,18 +72,22 @@ def reply(command: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 def test_rewards_are_gradings_and_faults_are_errors(tmp_path: Path, endpoint: Any) -> None:
     url, scripts = endpoint
-    right, wrong, breaks, fault = (
+    right, wrong, breaks, fault, ungradable = (
         dataclasses.replace(task, problem=f"case {number}: {task.problem}")
-        for number, task in enumerate(tasks(4))
+        for number, task in enumerate(tasks(5))
     )
     fault = dataclasses.replace(
         fault, environment=dataclasses.replace(fault.environment, image="rootfs:/nowhere")
     )
-    save([right, wrong, breaks, fault], tmp_path / "tasks.jsonl")
+    broken_tests = dict.fromkeys(ungradable.checks.test_files, "def (")
+    checks = dataclasses.replace(ungradable.checks, test_files=broken_tests, controls=())
+    ungradable = dataclasses.replace(ungradable, checks=checks)
+    save([right, wrong, breaks, fault, ungradable], tmp_path / "tasks.jsonl")
     scripts["case 0"] = ["ls", gold(right), SUBMIT]
     scripts["case 1"] = ["echo x > new.txt", SUBMIT]
     scripts["case 2"] = ["rm -rf .git; git init -q; echo x > new.txt", "true"]  # up to the turn limit
     scripts["case 3"] = [SUBMIT]
+    scripts["case 4"] = [gold(ungradable), SUBMIT]
     subprocess.run(
         [
             Path(VERIFIERS).parent / "vf-eval",
@@ -98,9 +102,12 @@ def test_rewards_are_gradings_and_faults_are_errors(tmp_path: Path, endpoint: An
     assert resolved(episodes[right.id]) == (True, "resolved", 1.0)
     assert resolved(episodes[wrong.id]) == (True, "unresolved", 0.0)
     assert resolved(episodes[breaks.id]) == (True, "turn_limit", 0.0)
-    assert episodes[fault.id]["ok"] is False
-    assert "nowhere" in episodes[fault.id]["errors"][0]["message"]
-    assert all(not trace["rewards"] for trace in episodes[fault.id]["traces"])
+    for task, message in ((fault, "nowhere"), (ungradable, "grader_error")):
+        assert episodes[task.id]["ok"] is False
+        assert message in episodes[task.id]["errors"][0]["message"]
+        assert all(not trace["rewards"] for trace in episodes[task.id]["traces"])
+    (trace,) = episodes[ungradable.id]["traces"]
+    assert "grader_error" in trace["errors"][0]["message"]
     assert not any(secret in traces.read_text() for secret in ("fail_to_pass", "gold_patch"))
 
 
