@@ -179,10 +179,10 @@ def test_commands_never_reach_a_shell_of_the_host(tmp_path: Path) -> None:
 def test_flood_of_output_keeps_head_and_tail(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as (runtime, _):
-            done = await run(runtime, "echo head; seq 1 2000000; (exit 4)", check="silent")
+            done = await run(runtime, "echo head; seq 1 400000; (exit 4)", check="silent")
             assert done.exit_code == 4
             assert done.output.startswith("head\n1\n")
-            assert done.output.endswith("\n2000000\n")
+            assert done.output.endswith("\n400000\n")
             assert done.output.count(OMITTED) == 1
             assert len(done.output) <= 2 * KEPT
 

@@ -164,6 +164,7 @@ def test_missing_or_other_version_of_a_peer_is_one_sentence() -> None:
 
 @pytest.mark.full
 @pytest.mark.sandbox
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not SWE_AGENT, reason="HONE_TEST_SWEAGENT_PYTHON names no Python with SWE-agent")
 def test_swe_agent_resolves_a_task(tmp_path: Path, task_file: Path) -> None:
     task = tasks(1)[0]

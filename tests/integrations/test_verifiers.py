@@ -21,6 +21,7 @@ VERIFIERS = os.environ.get("HONE_TEST_VERIFIERS_PYTHON", "")  # of an environmen
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 pytestmark = [
     pytest.mark.full,
+    pytest.mark.timeout(600),
     pytest.mark.sandbox,
     pytest.mark.skipif(not VERIFIERS, reason="HONE_TEST_VERIFIERS_PYTHON names no Python with verifiers"),
 ]
@@ -95,7 +96,7 @@ def test_rewards_are_gradings_and_faults_are_errors(tmp_path: Path, endpoint: An
             *("--env.taskset.tasks", tmp_path / "tasks.jsonl", "--env.agent.harness.turn-limit", "4"),
         ],
         check=True,
-        timeout=290,
+        timeout=500,
     )
     (traces,) = (tmp_path / "out").glob("*/traces.jsonl")
     episodes = {e["task"]["data"]["id"]: e for e in map(json.loads, traces.read_text().splitlines())}
