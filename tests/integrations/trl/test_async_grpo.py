@@ -28,7 +28,8 @@ def odd_share(rollout: Trajectory) -> float:
 def recipe(folder: Path) -> RunSettings:
     tasks = TasksSettings(train=6, test=1, unseen=0)
     texts = [task.problem for task in generate(tasks).train] * 3
-    make_tiny(texts, TinyModelSettings(layers=1, hidden_size=32, intermediate_size=64), folder / "model")
+    shape = TinyModelSettings(layers=1, hidden_size=32, intermediate_size=64)
+    make_tiny(texts, folder / "model", shape)
     return RunSettings.model_validate(
         {
             "run_dir": folder / "run",
