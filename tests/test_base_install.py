@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow  # imports everything, in processes
 ROOT = Path(__file__).parent.parent
 NEEDS_EXTRA = {
     "hone.integrations.mini_swe_agent": "minisweagent",
+    "hone.integrations.verl.loop": "verl",
     "hone.launch.learner": "torch",
     "hone.launch.quickstart": "transformers",
     "hone.launch.sft": "transformers",

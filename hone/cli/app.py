@@ -21,6 +21,7 @@ from hone.cli.gateway import gateway
 from hone.cli.grade import grade
 from hone.cli.machine_plan import plan
 from hone.cli.options import HelpConfigOption
+from hone.cli.peers import slime, verl
 from hone.cli.show import show
 from hone.cli.training import quickstart, replay, sft, train
 from hone.utils.text import visible
@@ -32,7 +33,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-commands = (doctor, plan, quickstart, sft, train, replay, export, compare, show, grade, servers.node, gateway)
+commands = (
+    *(doctor, plan, quickstart, sft, train, replay, export, compare, show, grade, servers.node, gateway),
+    *(verl, slime),
+)
 for command in commands:
     app.command()(command)
 app.command("eval")(evaluate)

@@ -9,18 +9,34 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hone.config import RunSettings
+from hone.config import ConfigError, RunSettings
 from hone.grading import Grader
 from hone.grading.predictions import Prediction, grade_predictions
 from hone.launch.reporter import Reporter, Stage
 from hone.sandbox import make_provider
 from hone.tasks.errors import TaskError
 from hone.tasks.local import localise
+from hone.tasks.sources import CURRICULUM
 from hone.types import Task
 from hone.utils.files import default_cache_dir
 
 Tool = TypeVar("Tool")
 Result = TypeVar("Result")
+
+
+def require_validation_tasks(settings: RunSettings, tasks: Sequence[Task]) -> None:
+    """Raise ConfigError if the run validates and has no validation task."""
+    every = settings.train.validate.every
+    if every and not tasks:
+        advice = (
+            "set tasks.validation"
+            if settings.tasks.source == CURRICULUM
+            else 'set tasks.validation_source, give some of its tasks metadata.split = "validation"'
+        )
+        raise ConfigError(
+            f"train.validate.every is {every}, but {settings.tasks.source} has no validation task: {advice}, "
+            "or set train.validate.every = 0"
+        )
 
 
 def run_in_sandboxes(

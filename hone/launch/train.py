@@ -19,8 +19,9 @@ from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim, claimed
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
 from hone.launch.sft import make_start_model, split_demonstrated
+from hone.launch.tasks import require_validation_tasks
 from hone.launch.teacher import find_teacher, open_teacher
-from hone.launch.validate import make_validator, require_validation_tasks
+from hone.launch.validate import make_validator
 from hone.launch.weights import publisher
 from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings
 from hone.rollout.attempts import EpisodeRollouts, Rollouts

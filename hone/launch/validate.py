@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hone.config import ConfigError, RunSettings, fingerprint
+from hone.config import RunSettings, fingerprint
 from hone.evaluate import runner
 from hone.launch.evaluate import EvaluationDisplay
 from hone.launch.reporter import Reporter
 from hone.launch.runtime import Runtime
 from hone.rollout.episode import RolloutContext
-from hone.tasks.sources import CURRICULUM
 from hone.train.metrics import MetricsWriter
 from hone.train.validate import Validator
 from hone.types import Task
@@ -24,21 +23,6 @@ from hone.utils.concurrency import run_in_thread
 from hone.utils.files import remove_directory
 
 METRICS = ("resolve_rate", "low", "high", "n", "resolved", "errors", "no_patch", "avg_steps", "tokens")
-
-
-def require_validation_tasks(settings: RunSettings, tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if the run validates and has no validation task."""
-    every = settings.train.validate.every
-    if every and not tasks:
-        advice = (
-            "set tasks.validation"
-            if settings.tasks.source == CURRICULUM
-            else 'set tasks.validation_source, give some of its tasks metadata.split = "validation"'
-        )
-        raise ConfigError(
-            f"train.validate.every is {every}, but {settings.tasks.source} has no validation task: {advice}, "
-            "or set train.validate.every = 0"
-        )
 
 
 def make_validator(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hone.config import ConfigError, resolve
-from hone.launch.validate import require_validation_tasks
+from hone.launch.tasks import require_validation_tasks
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
 from hone.rollout.ledger import Ledger
