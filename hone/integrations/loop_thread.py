@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,11 +24,18 @@ class LoopThread:
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work` in the thread's loop; a cancellation is passed on to it."""
-        task = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return await asyncio.wrap_future(task)
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `work` in the thread's loop; return its future for another thread to wait on."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def stop(self) -> None:
+        """`close` without blocking the caller's loop."""
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
         """End the loop and its thread; nothing should run in it any more."""
         self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
+        self._thread.join()
         self._loop.close()
