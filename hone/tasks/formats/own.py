@@ -79,7 +79,8 @@ def content_hash(task: Task) -> str:
     """
     data = to_dict(task)
     environment = {name: value for name, value in data["environment"].items() if value or name not in _LATER}
-    checks = {name: value for name, value in data["checks"].items() if name not in ("controls", "excused")}
+    added = ("controls", "excused") if data["checks"]["folder"] else ("controls", "excused", "folder")
+    checks = {name: value for name, value in data["checks"].items() if name not in added}
     return digest({"problem": data["problem"], "environment": environment, "checks": checks})
 
 
