@@ -103,7 +103,7 @@ def export(
     """
     from hone.tasks.files import write_lists, write_rows
     from hone.tasks.formats import FORMATS
-    from hone.tasks.harbor.convert import write_folders
+    from hone.tasks.formats.harbor import write_folders
     from hone.tasks.sources import load_all
 
     tasks = load_all(tasks_file)

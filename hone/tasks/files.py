@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import Format, content_hash, detect
-from hone.tasks.harbor.convert import is_source, read_folders
+from hone.tasks.formats.harbor import is_source, read_folders
 from hone.tasks.rows import Row, parse, plain
 from hone.types import Task
 from hone.utils.files import replace_file

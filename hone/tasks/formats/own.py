@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from hone.tasks.errors import TaskError
 from hone.types import Task
 from hone.utils.files import replace_file
+from hone.utils.text import digest as digest
 
 
 @cache
@@ -82,8 +82,3 @@ def content_hash(task: Task) -> str:
     added = ("controls", "excused") if data["checks"]["folder"] else ("controls", "excused", "folder")
     checks = {name: value for name, value in data["checks"].items() if name not in added}
     return digest({"problem": data["problem"], "environment": environment, "checks": checks})
-
-
-def digest(data: Any) -> str:
-    """Return the SHA-256 of JSON values, independent of the order of keys."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import debugging, kodcode, own, r2e, swebench
-from hone.tasks.harbor import convert as harbor
+from hone.tasks.formats import debugging, harbor, kodcode, own, r2e, swebench
 from hone.tasks.rows import Row, merge, record, text
 from hone.types import Task
 

@@ -1,7 +1,6 @@
 """Harbor tasks: folders of a configuration, an instruction, an environment, a verifier and a solution."""
 
-from hone.tasks.harbor.config import TaskConfig, parse_config
 from hone.tasks.harbor.folder import read_folder, write_folder
-from hone.tasks.harbor.serve import HarborTask, Stage, read_task
+from hone.tasks.harbor.serve import PARSER, HarborTask, Stage, is_harbor, read_task
 
-__all__ = ["HarborTask", "Stage", "TaskConfig", "parse_config", "read_folder", "read_task", "write_folder"]
+__all__ = ["PARSER", "HarborTask", "Stage", "is_harbor", "read_folder", "read_task", "write_folder"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats.own import digest
+from hone.utils.text import digest
 
 CONFIG = "task.toml"
 INSTRUCTION = "instruction.md"

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from hone.tasks.errors import TaskError
 from hone.tasks.harbor.config import Artifact, Environment, Phase, Step, TaskConfig, parse_config
 from hone.tasks.harbor.folder import CONFIG, DOCKERFILE, INSTRUCTION, TEST, below, text_of
+from hone.types import Task
+from hone.utils.text import digest
 
+PARSER = "harbor"  # of the checks of a task that its own verifier grades
 DOCKERFILE_IMAGE = "dockerfile:"  # and the digest of the build context, see `hone.sandbox.images`
 ARTIFACTS = "/logs/artifacts"  # where every task may leave artifacts
 _TEMPLATE = re.compile(r"\$\{[^}]*\}")
@@ -52,6 +55,11 @@ class HarborTask:
     stages: tuple[Stage, ...]
 
 
+def is_harbor(task: Task) -> bool:
+    """Return whether a task is graded by the verifier in its folder."""
+    return task.checks.parser == PARSER
+
+
 def read_task(files: Mapping[str, str]) -> HarborTask:
     """Return a task from the packed files of its folder.
 
@@ -88,8 +96,6 @@ def image_of(docker_image: str, files: Mapping[str, str]) -> str:
         return docker_image
     if docker_image:
         return f"docker://{docker_image}"
-    from hone.tasks.formats.own import digest
-
     return f"{DOCKERFILE_IMAGE}{digest(dict(below(files, 'environment')))}"
 
 

@@ -29,12 +29,11 @@ from hone.tasks.harbor.folder import (
     record_of,
     write_folder,
 )
-from hone.tasks.harbor.serve import instruction_of, read_task
+from hone.tasks.harbor.serve import PARSER, instruction_of, read_task
 from hone.tasks.rows import Row
 from hone.types import Checks, Environment, Task
 
-PARSER = "harbor"  # of the checks of a task that its own verifier grades
-_WORD = "harbor"  # metadata key
+_WORD = "harbor"  # metadata key of the task's own metadata
 _DEPTH = 4  # of a task's folder below the one that is imported
 
 
