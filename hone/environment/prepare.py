@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hone.environment.apply import BASE_GIT, base_mounts
-from hone.environment.environment import GIT_ENV, has_own_repository, resolve_environment
+from hone.environment.environment import GIT_ENV, BrokenTree, has_own_repository, resolve_environment
 from hone.environment.result import put_files, take_base
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxSpec
@@ -117,7 +117,10 @@ async def _take_files(harbor: HarborTask, provider: Provider, target: Path) -> N
     async with await provider.start(spec) as sandbox:
         await put_files(sandbox, harbor.uploads, harbor.workdir)
         await asyncio.to_thread(target.mkdir, parents=True)
-        await take_base(sandbox, harbor.roots, target / ".git", timeout_s=TIMEOUT_S)
+        try:
+            await take_base(sandbox, harbor.roots, target / ".git", timeout_s=TIMEOUT_S)
+        except BrokenTree as error:
+            raise TaskError(f"the files of {harbor.image} cannot be read: {error}") from error
 
 
 @asynccontextmanager

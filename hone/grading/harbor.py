@@ -1,0 +1,257 @@
+"""Grade a Harbor task: its own script, in a fresh sandbox, with the agent's files and a reward that only it writes.
+
+A script whose text itself writes the reward, as most do (`echo 1 > /logs/verifier/reward.txt`), runs in a shell that
+no process of the sandbox can trace, read or take descriptors of. Just before that command the shell ends every other
+process, empties the file and says so with a secret that only it knows; a reward that came another way does not
+count. Any other script (the reward comes from a program that it starts) is only as safe as its tests: a program of
+the agent that the tests run is the same user as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import posixpath
+import re
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hone.environment import FilteredPatch, put_files, put_result
+from hone.environment.prepare import prepare_workspace
+from hone.grading.errors import GraderError
+from hone.grading.plan import GradingPlan
+from hone.grading.run import TestRun
+from hone.grading.settings import GradingSettings
+from hone.sandbox.contract import ExecResult, Limits, Provider, ProviderUnavailable, Sandbox, SandboxSpec
+from hone.tasks.errors import TaskError
+from hone.tasks.harbor import HarborTask, Stage, read_task
+from hone.tasks.harbor.folder import TEST, unpack
+from hone.types import Checks, TestStatus, Verdict
+
+LOGS = "/logs/verifier"
+FILES = ("reward.json", "reward.txt")  # the first that is there counts
+LOG_CHARACTERS = 16384  # of a script's output, kept from its end
+_WRITES = re.compile(r"""^[^#\n]*>\s*["']?/logs/verifier/reward\.(?:txt|json)\b""", re.MULTILINE)
+_SHELL = re.compile(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:ba)?sh\b")
+
+# Arguments: a new directory, the script. A shell whose file its user may not read is not dumpable.
+_SEALED_SHELL = """
+mkdir -m 700 "$1" "$1/home" && mkdir -p /logs/verifier /logs/agent /logs/artifacts || exit
+cp -- /bin/bash "$1/bash" && chmod 0111 "$1/bash" && chmod +x "$2"
+"""
+# $0: the script. Standard input: the secret. `sealed` runs before each command of the script.
+_SEALED_RUN = r"""
+read -r secret
+exec {report}>&1 </dev/null
+sealed() {
+    [[ $BASH_COMMAND =~ \>[[:space:]]*[\"\']?/logs/verifier/reward\.(txt|json) ]] || return 0
+    local kind=${BASH_REMATCH[1]}
+    if [[ $BASHPID != "$$" ]]; then return 0; fi
+    kill -9 -1 2>/dev/null || :
+    if : > "/logs/verifier/reward.$kind"; then
+        printf '\n%s %s\n' "$secret" "$kind" >&"$report"
+    else
+        printf '\n%s none\n' "$secret" >&"$report"
+    fi
+} 2>/dev/null
+if /bin/cat "/proc/$$/environ" >/dev/null 2>&1; then printf '%s open\n' "$secret"; exit 90; fi
+set -T
+trap sealed DEBUG
+. "$0"
+"""
+
+
+async def run_harbor(
+    provider: Provider,
+    plan: GradingPlan,
+    patch: FilteredPatch,
+    settings: GradingSettings,
+    limits: Limits,
+    *,
+    cache: Path,
+    only: str | None = None,
+) -> TestRun:
+    """Run the verifier of each step on the agent's files, each in a sandbox of its own, and combine the rewards.
+
+    Args:
+        cache: directory of the tasks' repositories.
+        only: name of the single step to run; None: all.
+    Raises:
+        GraderError: no sandbox, or an image without a shell.
+        PatchRefused: the patch does not apply, or changes what is no part of the result.
+        SandboxLost: the sandbox is gone.
+    """
+    try:
+        harbor = read_task(plan.task.checks.folder)
+    except TaskError as error:
+        raise GraderError(f"task {plan.task.id}: {error}") from error
+    workspace = await prepare_workspace(plan.task, provider, cache)
+    runs: list[TestRun] = []
+    for stage in harbor.stages:
+        if only is not None and stage.name != only:
+            continue
+        run = await _run_stage(provider, harbor, stage, patch, workspace / ".git", settings, limits)
+        runs.append(run)
+        if any(run.rewards.get(name, -math.inf) < least for name, least in stage.min_reward.items()):
+            break
+    final = harbor.config.multi_step_reward_strategy == "final"
+    return runs[-1] if final or len(runs) == 1 else _mean(runs)
+
+
+def _mean(runs: Sequence[TestRun]) -> TestRun:
+    """Return the run of all steps: the mean of each reward, a missing one counted as 0."""
+    names = dict.fromkeys(name for run in runs for name in run.rewards)
+    rewards = {name: sum(run.rewards.get(name, 0.0) for run in runs) / len(runs) for name in names}
+    worst = next((run for run in runs if run.tampered or run.fault), runs[-1])
+    log = "\n".join(run.log for run in runs)[-LOG_CHARACTERS:]
+    seconds = sum(run.seconds for run in runs)
+    return dataclasses.replace(worst, rewards=rewards, statuses=_statuses(rewards), log=log, seconds=seconds)
+
+
+async def _run_stage(
+    provider: Provider,
+    harbor: HarborTask,
+    stage: Stage,
+    patch: FilteredPatch,
+    base: Path,
+    settings: GradingSettings,
+    limits: Limits,
+) -> TestRun:
+    spec = SandboxSpec(
+        image=harbor.image, workdir=harbor.workdir, env=harbor.env, limits=limits, network=stage.network
+    )
+    try:
+        sandbox = await provider.start(spec)
+    except ProviderUnavailable as error:
+        raise GraderError(f"no sandbox to grade in: {error}") from error
+    async with sandbox:
+        await put_files(sandbox, harbor.uploads, harbor.workdir)
+        await put_result(sandbox, patch, harbor.roots, base, timeout_s=settings.slack_s)
+        await put_files(sandbox, stage.tests, "/tests")
+        return await _verify(sandbox, harbor, stage, settings)
+
+
+async def _verify(sandbox: Sandbox, harbor: HarborTask, stage: Stage, settings: GradingSettings) -> TestRun:
+    """Run a stage's script in a sandbox that holds the agent's files, and read the reward."""
+    script, own = posixpath.join("/tests", stage.script), f"/tmp/{secrets.token_hex(8)}"  # noqa: S108 - unguessable
+    text = unpack(stage.tests[stage.script])[0].decode("utf-8", "replace")
+    sealed = is_sealed(text)
+    prepare = ["/bin/bash", "-p", "-c", _SEALED_SHELL, "seal", own, script]
+    made = await sandbox.exec(prepare, cwd="/", timeout_s=settings.slack_s)
+    if made.exit_code != 0:
+        raise GraderError(f"the image has no /bin/bash that can run the verifier ({made.ending})")
+    secret = secrets.token_hex(16)
+    command = [f"{own}/bash", "-p", "-c", _SEALED_RUN, script] if sealed else [script]
+    ran = await sandbox.exec(
+        [*_without_roots(harbor.roots, own), *command],
+        stdin=f"{secret}\n".encode() if sealed else b"",
+        env=stage.env,
+        timeout_s=stage.timeout_s,
+        merge_stderr=True,
+    )
+    log = ran.stdout.decode("utf-8", "replace").replace(secret, "-")[-LOG_CHARACTERS:]
+    run = TestRun(statuses={}, finished=False, log=log, seconds=ran.seconds)
+    if ran.timed_out:
+        return dataclasses.replace(run, log=f"{log}\nthe verifier was stopped after {stage.timeout_s:g} s")
+    if sealed:
+        names = _sealed_files(ran, secret)
+    else:
+        await sandbox.exec(["/bin/bash", "-p", "-c", "kill -9 -1"], cwd="/", timeout_s=settings.slack_s)
+        names = FILES
+    return await _read_rewards(sandbox, run, names, ran.ending)
+
+
+def is_sealed(script: str) -> bool:
+    """Return whether a script is one of a shell that writes the reward by a redirection of its own."""
+    first = script.partition("\n")[0]
+    return (not first.startswith("#!") or _SHELL.match(first) is not None) and _WRITES.search(
+        script
+    ) is not None
+
+
+def _without_roots(roots: Sequence[str], own: str) -> list[str]:
+    """Return what starts a command without directories of the agent in PATH, HOME and what loads modules."""
+    homes = "|".join(f"{shlex.quote(root)}|{shlex.quote(root)}/*" for root in roots)
+    inside = " ".join(f"{shlex.quote(root)}|{shlex.quote(root)}/*) ;;" for root in roots)
+    text = f"""
+    outside= IFS=:
+    for folder in $PATH; do
+        real=$(cd -P -- "$folder" 2>/dev/null && pwd) || continue
+        [[ $folder == /* ]] && case $real in {inside} *) outside+=${{outside:+:}}$folder;; esac
+    done
+    unset IFS BASH_ENV ENV LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT ${{!PYTHON@}}
+    case $(cd -P -- "$HOME" 2>/dev/null && pwd) in {homes}) HOME={shlex.quote(own)}/home;; esac
+    export PATH=$outside HOME PYTHONDONTWRITEBYTECODE=1
+    exec "$@"
+    """
+    return ["/bin/bash", "-p", "-c", text, "bash"]
+
+
+def _sealed_files(ran: ExecResult, secret: str) -> Sequence[str]:
+    """Return the file that the shell itself wrote last; none where it never came to that."""
+    said = re.findall(rf"^{secret} (\w+)$", ran.stdout.decode("utf-8", "replace"), re.MULTILINE)
+    if said and said[-1] == "open":
+        raise GraderError(
+            "the sandbox lets processes read the shell that runs the verifier, so no reward is safe"
+        )
+    return [f"reward.{said[-1]}"] if said and said[-1] != "none" else []
+
+
+async def _read_rewards(sandbox: Sandbox, run: TestRun, names: Sequence[str], ended: str) -> TestRun:
+    for name in names:
+        try:
+            data = await sandbox.read(f"{LOGS}/{name}")
+        except OSError:
+            continue
+        try:
+            rewards = parse_rewards(name, data)
+        except ValueError as error:
+            fault = f"the verifier wrote no reward that can be read: {error}"
+            return dataclasses.replace(run, fault=fault, log=f"{run.log}\n{fault}")
+        return dataclasses.replace(run, rewards=rewards, statuses=_statuses(rewards), finished=True)
+    fault = f"the verifier wrote no reward ({ended})"
+    return dataclasses.replace(run, fault=fault, log=f"{run.log}\n{fault}")
+
+
+def parse_rewards(name: str, data: bytes) -> Mapping[str, float]:
+    """Return the rewards in a file of a verifier. Raises ValueError for what is no finite number."""
+    text = data.decode("utf-8")
+    value = json.loads(text) if name.endswith(".json") else float(text)
+    found = value if isinstance(value, dict) else {"reward": value}
+    for key, number in found.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError(f"{key} is {number!r:.80}")
+    if not found:
+        raise ValueError("it is empty")
+    return {key: float(number) for key, number in found.items()}
+
+
+def score_of(rewards: Mapping[str, float]) -> float:
+    """Return the score of rewards, in [0, 1]: that called "reward", else their mean."""
+    if not rewards:
+        return 0.0
+    score = rewards["reward"] if "reward" in rewards else sum(rewards.values()) / len(rewards)
+    return min(max(score, 0.0), 1.0)
+
+
+def _statuses(rewards: Mapping[str, float]) -> Mapping[str, TestStatus]:
+    return {TEST: TestStatus.PASSED if score_of(rewards) >= 1 else TestStatus.FAILED}
+
+
+def harbor_verdict(checks: Checks, run: TestRun, *, applied: bool = True) -> Verdict:
+    """Return resolved for a reward of 1 or more. A tampered run scores 0."""
+    whole = run.finished and run.tampered is None and applied
+    score = score_of(run.rewards) if whole else 0.0
+    return Verdict(
+        resolved=whole and score >= 1,
+        tests={test: run.statuses.get(test, TestStatus.MISSING) for test in checks.named_tests},
+        score=score,
+        tampered=run.tampered,
+        log=run.log,
+        applied=applied,
+        seconds=run.seconds,
+        rewards=run.rewards if whole else {},
+    )
