@@ -12,16 +12,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import posixpath
 import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hone.environment import FilteredPatch, put_files, put_result
+from hone.environment import FilteredPatch, filter_patch, parse_patch, put_files, put_result
 from hone.environment.prepare import prepare_workspace
 from hone.grading.errors import GraderError
+from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
@@ -29,7 +29,8 @@ from hone.sandbox.contract import ExecResult, Limits, Provider, ProviderUnavaila
 from hone.tasks.errors import TaskError
 from hone.tasks.harbor import HarborTask, Stage, read_task
 from hone.tasks.harbor.folder import TEST, unpack
-from hone.types import Checks, TestStatus, Verdict
+from hone.tasks.harbor.serve import SCRIPT
+from hone.types import Checks, Task, TestStatus, Verdict
 
 LOGS = "/logs/verifier"
 FILES = ("reward.json", "reward.txt")  # the first that is there counts
@@ -93,7 +94,7 @@ async def run_harbor(
     for stage in harbor.stages:
         if only is not None and stage.name != only:
             continue
-        run = await _run_stage(provider, harbor, stage, patch, workspace / ".git", settings, limits)
+        run = await run_stage(provider, harbor, stage, patch, workspace / ".git", settings, limits)
         runs.append(run)
         if any(run.rewards.get(name, -math.inf) < least for name, least in stage.min_reward.items()):
             break
@@ -111,7 +112,7 @@ def _mean(runs: Sequence[TestRun]) -> TestRun:
     return dataclasses.replace(worst, rewards=rewards, statuses=_statuses(rewards), log=log, seconds=seconds)
 
 
-async def _run_stage(
+async def run_stage(
     provider: Provider,
     harbor: HarborTask,
     stage: Stage,
@@ -120,6 +121,11 @@ async def _run_stage(
     settings: GradingSettings,
     limits: Limits,
 ) -> TestRun:
+    """Run one verifier in a fresh sandbox on the agent's files; see `run_harbor`.
+
+    Args:
+        base: git directory of the files from which the patch is a difference.
+    """
     spec = SandboxSpec(
         image=harbor.image, workdir=harbor.workdir, env=harbor.env, limits=limits, network=stage.network
     )
@@ -136,8 +142,8 @@ async def _run_stage(
 
 async def _verify(sandbox: Sandbox, harbor: HarborTask, stage: Stage, settings: GradingSettings) -> TestRun:
     """Run a stage's script in a sandbox that holds the agent's files, and read the reward."""
-    script, own = posixpath.join("/tests", stage.script), f"/tmp/{secrets.token_hex(8)}"  # noqa: S108 - unguessable
-    text = unpack(stage.tests[stage.script])[0].decode("utf-8", "replace")
+    script, own = f"/tests/{SCRIPT}", f"/tmp/{secrets.token_hex(8)}"  # noqa: S108 - unguessable
+    text = unpack(stage.tests[SCRIPT])[0].decode("utf-8", "replace")
     sealed = is_sealed(text)
     prepare = ["/bin/bash", "-p", "-c", _SEALED_SHELL, "seal", own, script]
     made = await sandbox.exec(prepare, cwd="/", timeout_s=settings.slack_s)
@@ -227,6 +233,11 @@ def parse_rewards(name: str, data: bytes) -> Mapping[str, float]:
     if not found:
         raise ValueError("it is empty")
     return {key: float(number) for key, number in found.items()}
+
+
+def read_patch(patch: str, task: Task) -> tuple[FilteredPatch, Tampering | None]:
+    """Return what of a patch reaches the verifier, and evidence of tampering. Raises PatchRefused."""
+    return filter_patch(patch, ()), scan_patch(parse_patch(patch), task)
 
 
 def score_of(rewards: Mapping[str, float]) -> float:

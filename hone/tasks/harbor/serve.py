@@ -14,6 +14,7 @@ from hone.types import Task
 from hone.utils.text import digest
 
 PARSER = "harbor"  # of the checks of a task that its own verifier grades
+SCRIPT = TEST.removeprefix("tests/")
 DOCKERFILE_IMAGE = "dockerfile:"  # and the digest of the build context, see `hone.sandbox.images`
 ARTIFACTS = "/logs/artifacts"  # where every task may leave artifacts
 _TEMPLATE = re.compile(r"\$\{[^}]*\}")
@@ -33,8 +34,7 @@ class Stage:
     """One run of the verifier: that of a task, or of one of its steps."""
 
     name: str  # of the step; "" for a task without steps
-    tests: Mapping[str, str]  # packed files by path below /tests
-    script: str  # path of the script below /tests
+    tests: Mapping[str, str]  # packed files by path below /tests, among them SCRIPT
     env: Mapping[str, str]
     timeout_s: float
     network: tuple[str, ...]
@@ -82,7 +82,7 @@ def read_task(files: Mapping[str, str]) -> HarborTask:
         config=config,
         image=image_of(image, files),
         workdir=workdir,
-        roots=result_roots(config, workdir),
+        roots=result_roots(config, workdir, separate=is_separate(config)),
         env=plain_env(config.environment.env, "environment.env"),
         network=_network(config.environment, config.agent, "agent"),
         uploads=dict(below(files, "environment")) if image and DOCKERFILE not in files else {},
@@ -99,6 +99,19 @@ def image_of(docker_image: str, files: Mapping[str, str]) -> str:
     return f"{DOCKERFILE_IMAGE}{digest(dict(below(files, 'environment')))}"
 
 
+def tests_of(files: Mapping[str, str], step: str) -> Mapping[str, str]:
+    """Return the packed files of a verifier by path below /tests: a step's own over those of the task.
+
+    Raises TaskError where no script is among them.
+    """
+    tests = dict(below(files, "tests"))
+    if step:
+        tests |= dict(below(files, f"steps/{step}/tests"))
+    if SCRIPT not in tests:
+        raise TaskError(f"it has no {TEST}" + (f" and no steps/{step}/{TEST}" if step else ""))
+    return tests
+
+
 def instruction_of(files: Mapping[str, str], config: TaskConfig) -> str:
     """Return what the agent is asked; the instructions of several steps one after the other."""
     if not config.steps:
@@ -110,10 +123,10 @@ def instruction_of(files: Mapping[str, str], config: TaskConfig) -> str:
     return "\n\n".join(parts)
 
 
-def result_roots(config: TaskConfig, workdir: str) -> tuple[str, ...]:
+def result_roots(config: TaskConfig, workdir: str, *, separate: bool) -> tuple[str, ...]:
     """Return the directories and files whose changes are graded: workdir and the task's artifacts.
 
-    Of a task with a separate verifier, which sees the artifacts alone, only those. Raises TaskError.
+    Of a separate verifier, which sees the artifacts alone, only those. Raises TaskError.
     """
     listed = [*config.artifacts, *(each for step in config.steps or () for each in step.artifacts)]
     paths: list[str] = []
@@ -124,7 +137,7 @@ def result_roots(config: TaskConfig, workdir: str) -> tuple[str, ...]:
                 f"its artifact {entry.source} is of the service {entry.service!r}: Hone has no compose"
             )
         paths.append(posixpath.normpath(posixpath.join(workdir, entry.source)))
-    if is_separate(config):
+    if separate:
         roots = [*paths, ARTIFACTS]
     else:
         roots = [posixpath.normpath(workdir), *paths]
@@ -248,19 +261,12 @@ def _stage(config: TaskConfig, step: Step | None, files: Mapping[str, str]) -> S
                 f"its verifier runs in the image {environment.docker_image}, but Hone grades in that of the agent"
             )
     name = step.name if step is not None else ""
-    tests = dict(below(files, "tests"))
-    if step is not None:
-        tests |= dict(below(files, f"steps/{name}/tests"))
-    script = TEST.removeprefix("tests/")
-    if script not in tests:
-        raise TaskError(f"it has no {TEST}" + (f" and no steps/{name}/{TEST}" if name else ""))
     env = {**config.verifier.env, **(verifier.env if step is not None else {})}
     timeout_s = verifier.timeout_sec if step is None or "timeout_sec" in verifier.model_fields_set else None
     least = step.min_reward if step is not None else None
     return Stage(
         name=name,
-        tests=tests,
-        script=script,
+        tests=tests_of(files, name),
         env=plain_env(env, "verifier.env"),
         timeout_s=timeout_s or config.verifier.timeout_sec or 600.0,
         network=_network(environment or config.environment, _phase(config.verifier, verifier), "verifier"),
