@@ -80,7 +80,7 @@ def commit_stream(archive: Path, directory: Path, roots: Sequence[str]) -> str:
 def diff_stream(archive: Path, base: Path, roots: Sequence[str], *, max_kib: int) -> str:
     """Return the patch from the commit `main` of a git directory to the files of a tar file; paths below /.
 
-    Raises BrokenTree.
+    The commit may hold files outside of the roots. Raises BrokenTree.
     """
     with _borrowing(base) as directory:
         now = commit_stream(archive, directory, roots)
@@ -89,7 +89,8 @@ def diff_stream(archive: Path, base: Path, roots: Sequence[str], *, max_kib: int
             (directory / "info" / "attributes").write_text(f"{_ATTRIBUTES} {attribute}\n")
             patch = _git(
                 directory, "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff",
-                "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", before, now,
+                "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", before, now, "--",
+                *(root.strip("/") for root in roots), env={"GIT_LITERAL_PATHSPECS": "1"},
             )  # fmt: skip
             if len(patch) > max_kib << 10:
                 raise BrokenTree(f"the patch is larger than {max_kib} KiB")

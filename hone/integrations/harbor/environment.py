@@ -18,7 +18,7 @@ from typing_extensions import override
 from hone.environment import EnvironmentSettings, prepare_workspace, start_agent_sandbox
 from hone.environment.result import take_base
 from hone.integrations.harbor.mapping import exported_task, limits_of, network_of
-from hone.integrations.harbor.shared import providers
+from hone.integrations.harbor.shared import shared_provider
 from hone.sandbox.contract import TIMEOUT_MAX_S, Sandbox, SandboxSpec
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
@@ -47,6 +47,7 @@ class HoneEnvironment(BaseEnvironment):
         self.sandbox: Sandbox | None = None
         self.task: Task | None = None  # of Hone, where the folder was exported by it
         self.uploads: Mapping[str, str] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="hone-harbor-"))
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -109,8 +110,7 @@ class HoneEnvironment(BaseEnvironment):
 
     @override
     async def start(self, force_build: bool) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="hone-harbor-"))
-        provider = await providers().take(self.settings)
+        provider = await shared_provider(self.settings)
         try:
             config = self.task_env_config
             limits = limits_of(
@@ -164,7 +164,6 @@ class HoneEnvironment(BaseEnvironment):
                 await sandbox.close()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-            await providers().release(self.settings)
 
     @property
     def _sandbox(self) -> Sandbox:

@@ -21,7 +21,7 @@ from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
 from hone.integrations.harbor.environment import HoneEnvironment
 from hone.integrations.harbor.mapping import harbor_task
-from hone.integrations.harbor.shared import providers
+from hone.integrations.harbor.shared import shared_provider
 from hone.sandbox.contract import SandboxLost
 from hone.tasks.harbor import HarborTask
 from hone.types import Task, Verdict
@@ -55,10 +55,10 @@ class HoneVerifier(BaseVerifier):
         """Grade a task that Hone exported by Hone's own tests."""
         assert environment.sandbox is not None
         patch = await extract_patch(environment.sandbox, task, settings, intact=True)
-        async with providers().use(environment.settings) as provider:
-            cache = environment.base.parent / "workspaces"
-            grader = Grader(provider, settings, cache=cache, limits=environment.settings.limits())
-            return patch, await grader.grade(task, patch)
+        provider = await shared_provider(environment.settings)
+        cache = environment.base.parent / "workspaces"
+        grader = Grader(provider, settings, cache=cache, limits=environment.settings.limits())
+        return patch, await grader.grade(task, patch)
 
     async def _grade_folder(
         self, environment: HoneEnvironment, settings: GradingSettings
@@ -108,16 +108,16 @@ class HoneVerifier(BaseVerifier):
         """Run the verifier; a patch under which two sandboxes are lost caused that. Raises GraderError."""
         assert environment.sandbox is not None
         limits, lost = environment.sandbox.spec.limits, SandboxLost()
-        async with providers().use(environment.settings) as provider:
-            for _ in range(2):
-                try:
-                    return await run_stage(
-                        provider, harbor, harbor.stages[0], patch, environment.base, settings, limits
-                    )
-                except BrokenTree:
-                    raise
-                except SandboxLost as error:
-                    lost = error
+        provider = await shared_provider(environment.settings)
+        for _ in range(2):
+            try:
+                return await run_stage(
+                    provider, harbor, harbor.stages[0], patch, environment.base, settings, limits
+                )
+            except BrokenTree:
+                raise
+            except SandboxLost as error:
+                lost = error
         fault = f"the verifier's sandbox was lost, twice: {lost}"
         return TestRun(statuses={}, finished=False, fault=fault, log=fault)
 
