@@ -16,9 +16,9 @@ import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from hone.environment import FilteredPatch, filter_patch, parse_patch, put_files, put_result
+from hone.environment import FilteredPatch, PatchRefused, filter_patch, parse_patch, put_files, put_result
 from hone.environment.prepare import prepare_workspace
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
@@ -38,6 +38,17 @@ LOG_CHARACTERS = 16384  # of a script's output, kept from its end
 _WRITES = re.compile(r"""^[^#\n]*>\s*["']?/logs/verifier/reward\.(?:txt|json)\b""", re.MULTILINE)
 _SHELL = re.compile(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:ba)?sh\b")
 
+_PATH = re.compile(r"/[\w.-]+(?:/[\w.-]+)*")  # that a script names; it may go there
+_INSTALLED = """
+import importlib.util, sys
+for name in sys.argv[1:]:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        continue
+    if found is not None and found.origin is not None:
+        print(name)
+"""
 # Arguments: a new directory, the script. A shell whose file its user may not read is not dumpable.
 _SEALED_SHELL = """
 mkdir -m 700 "$1" "$1/home" && mkdir -p /logs/verifier /logs/agent /logs/artifacts || exit
@@ -135,9 +146,44 @@ async def run_stage(
         raise GraderError(f"no sandbox to grade in: {error}") from error
     async with sandbox:
         await put_files(sandbox, harbor.uploads, harbor.workdir)
+        await _check_modules(sandbox, harbor, stage, patch, settings)
         await put_result(sandbox, patch, harbor.roots, base, timeout_s=settings.slack_s)
         await put_files(sandbox, stage.tests, "/tests")
         return await _verify(sandbox, harbor, stage, settings)
+
+
+async def _check_modules(
+    sandbox: Sandbox, harbor: HarborTask, stage: Stage, patch: FilteredPatch, settings: GradingSettings
+) -> None:
+    """Raise PatchRefused for a module of the agent's that Python would import in place of the verifier's.
+
+    `python -m pytest` looks for modules in the directory in which it starts, before the installed ones.
+    """
+    text = unpack(stage.tests[SCRIPT])[0].decode("utf-8", "replace")
+    folders = {root.strip("/") for root in harbor.roots} | {path.strip("/") for path in _PATH.findall(text)}
+    names = sorted({path.name.partition(".")[0] for path in _top_modules(patch.paths, folders)})
+    if not names:
+        return
+    found = await sandbox.exec(
+        [*_without_roots(harbor.roots, "/nonexistent"), "python3", "-I", "-c", _INSTALLED, *names],
+        cwd="/",
+        timeout_s=settings.slack_s,
+    )
+    shadowed = found.text.split() if found.exit_code == 0 else []  # an image without Python imports nothing
+    if shadowed:
+        raise PatchRefused(f"the patch puts a module {shadowed[0]} before the one that the tests import")
+
+
+def _top_modules(paths: Sequence[str], folders: set[str]) -> list[PurePosixPath]:
+    """Return the modules and packages that are directly in one of the directories; all paths below /."""
+    found: list[PurePosixPath] = []
+    for path in map(PurePosixPath, paths):
+        for folder in folders:
+            if path.is_relative_to(folder) and len(path.parts) > len(PurePosixPath(folder).parts):
+                top = PurePosixPath(*path.parts[: len(PurePosixPath(folder).parts) + 1])
+                if top != path or path.suffix in (".py", ".so"):
+                    found.append(top)
+    return found
 
 
 async def _verify(sandbox: Sandbox, harbor: HarborTask, stage: Stage, settings: GradingSettings) -> TestRun:

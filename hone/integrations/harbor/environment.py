@@ -47,7 +47,7 @@ class HoneEnvironment(BaseEnvironment):
         self.sandbox: Sandbox | None = None
         self.task: Task | None = None  # of Hone, where the folder was exported by it
         self.uploads: Mapping[str, str] = {}
-        self._folder = Path(tempfile.mkdtemp(prefix="hone-harbor-"))
+        self._opened: Path | None = None
         super().__init__(*args, **kwargs)
 
     @staticmethod
@@ -104,12 +104,19 @@ class HoneEnvironment(BaseEnvironment):
         return self.task_env_config.workdir or _WORKDIR
 
     @property
+    def _folder(self) -> Path:
+        if self._opened is None:
+            raise RuntimeError("this environment has not started")
+        return self._opened
+
+    @property
     def base(self) -> Path:
         """The git directory of the files before the agent began."""
         return self._folder / "base.git"
 
     @override
     async def start(self, force_build: bool) -> None:
+        self._opened = Path(tempfile.mkdtemp(prefix="hone-harbor-"))
         provider = await shared_provider(self.settings)
         try:
             config = self.task_env_config
@@ -163,7 +170,8 @@ class HoneEnvironment(BaseEnvironment):
             if sandbox is not None:
                 await sandbox.close()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._opened is not None:
+                shutil.rmtree(self._opened, ignore_errors=True)
 
     @property
     def _sandbox(self) -> Sandbox:

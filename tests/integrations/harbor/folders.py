@@ -103,7 +103,7 @@ rewards = {"reward": float(right), "numbers": 3.0 if right else 0.0}
 pathlib.Path("/logs/verifier/reward.json").write_text(json.dumps(rewards))
 EOF
 """
-_PROGRAM = """import subprocess, sys
+PROGRAM = """import subprocess, sys
 
 def test_greets():
     done = subprocess.run([sys.executable, "/app/greet.py", "Ada"], capture_output=True, text=True)
@@ -169,7 +169,7 @@ def folders() -> dict[str, Files]:
     }  # fmt: skip
     python = {
         "python-program": python_folder(
-            "python-program", ask="Write /app/greet.py.", tests=_PROGRAM,
+            "python-program", ask="Write /app/greet.py.", tests=PROGRAM,
             solution="echo 'import sys; print(f\"Hello, {sys.argv[1]}!\")' > /app/greet.py",
         ),
         "python-module": python_folder(
@@ -203,7 +203,7 @@ def folders() -> dict[str, Files]:
     network = {
         "no-network-answer": folder("no-network-answer", test=shell_test(f"{_IS_42} && {_OFFLINE}"), **_ANSWER),
         "no-network-loopback": python_folder(
-            "no-network-loopback", ask="Write /app/greet.py.", tests=_PROGRAM,
+            "no-network-loopback", ask="Write /app/greet.py.", tests=PROGRAM,
             solution=f"{_OFFLINE}\necho 'import sys; print(f\"Hello, {{sys.argv[1]}}!\")' > /app/greet.py",
         ),
         "allowlist-proxy": folder(
@@ -221,7 +221,7 @@ def folders() -> dict[str, Files]:
             test=shell_test(_IS_42), **_ANSWER,
         ),
         "separate-python": python_folder(
-            "separate-python", ask="Write /app/greet.py.", top='artifacts = ["/app/greet.py"]', tests=_PROGRAM,
+            "separate-python", ask="Write /app/greet.py.", top='artifacts = ["/app/greet.py"]', tests=PROGRAM,
             verifier='environment_mode = "separate"',
             solution="echo 'import sys; print(f\"Hello, {sys.argv[1]}!\")' > /app/greet.py",
         ),
