@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError
 from hone.tasks.harbor.config import Artifact, Environment, Phase, Step, TaskConfig, parse_config
-from hone.tasks.harbor.folder import CONFIG, DOCKERFILE, INSTRUCTION, TEST, below, text_of
+from hone.tasks.harbor.folder import CONFIG, DOCKERFILE, INSTRUCTION, SOLUTION, TEST, below, text_of, unpack
 from hone.types import Task
 from hone.utils.text import digest
 
 PARSER = "harbor"  # of the checks of a task that its own verifier grades
+_SOLVE = SOLUTION.removeprefix("solution/")
 SCRIPT = TEST.removeprefix("tests/")
 DOCKERFILE_IMAGE = "dockerfile:"  # and the digest of the build context, see `hone.sandbox.images`
 ARTIFACTS = "/logs/artifacts"  # where every task may leave artifacts
@@ -276,3 +279,33 @@ def _stage(config: TaskConfig, step: Step | None, files: Mapping[str, str]) -> S
 
 def _phase(whole: Phase, own: Phase) -> Phase:
     return own if own.network_mode is not None else whole
+
+
+# --- the solution
+
+
+def solutions_of(files: Mapping[str, str], stages: Iterable[Stage]) -> list[Mapping[str, str]]:
+    """Return the packed files of the solution of each stage, by path below /solution; none for one without."""
+    found: list[Mapping[str, str]] = []
+    for stage in stages:
+        own = dict(below(files, f"steps/{stage.name}/solution")) if stage.name else {}
+        found.append(own or dict(below(files, "solution")))
+    return found
+
+
+def solution_commands(files: Mapping[str, str]) -> list[str]:
+    """Return commands that bring each solution of a task into a sandbox and run it. Raises TaskError."""
+    harbor = read_task(files)
+    commands: list[str] = []
+    for packed in filter(None, solutions_of(files, harbor.stages)):
+        lines = ["rm -rf /solution"]
+        for name, text in packed.items():
+            data, executable = unpack(text)
+            path, content = shlex.quote(f"/solution/{name}"), base64.b64encode(data).decode()
+            lines.append(f'mkdir -p "$(dirname {path})" && echo {content} | base64 -d > {path}')
+            if executable or name == _SOLVE:
+                lines.append(f"chmod +x {path}")
+        env = plain_env(harbor.config.solution.env, "solution.env")
+        variables = "".join(f"{name}={shlex.quote(value)} " for name, value in env.items())
+        commands.append("\n".join([*lines, f"{variables}/solution/{_SOLVE} < /dev/null"]))
+    return commands
