@@ -23,10 +23,12 @@ from hone.tasks.harbor.folder import (
     RECORD,
     SOLUTION,
     TEST,
+    check_name,
     digest_of,
     pack,
     read_folder,
     record_of,
+    unpack,
     write_folder,
 )
 from hone.tasks.harbor.serve import PARSER, instruction_of, read_task
@@ -84,6 +86,9 @@ def to_task(row: Row) -> Task:
     files = row.get("folder")
     if not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
         raise TaskError("`folder` must be the packed files of a task by path")
+    for path, packed in files.items():
+        check_name(path)
+        unpack(packed)
     if (record := record_of(files)) is not None:
         return own.from_dict(record)
     task = read_task(files)

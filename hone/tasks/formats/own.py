@@ -27,8 +27,14 @@ _LATER = ("python", "build")  # fields of Environment
 
 
 def to_dict(task: Task) -> dict[str, Any]:
-    """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that."""
-    return _plain(task)
+    """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that.
+
+    Only a Harbor task has `checks.folder`: the rows of others are those that earlier versions wrote.
+    """
+    data = _plain(task)
+    if not data["checks"]["folder"]:
+        del data["checks"]["folder"]
+    return data
 
 
 def _plain(value: Any) -> Any:
@@ -79,6 +85,5 @@ def content_hash(task: Task) -> str:
     """
     data = to_dict(task)
     environment = {name: value for name, value in data["environment"].items() if value or name not in _LATER}
-    added = ("controls", "excused") if data["checks"]["folder"] else ("controls", "excused", "folder")
-    checks = {name: value for name, value in data["checks"].items() if name not in added}
+    checks = {name: value for name, value in data["checks"].items() if name not in ("controls", "excused")}
     return digest({"problem": data["problem"], "environment": environment, "checks": checks})
