@@ -24,6 +24,7 @@ from hone.environment.result_tree import (
     commit_stream,
     diff_stream,
     make_directory,
+    stays_inside,
 )
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Sandbox
@@ -80,9 +81,13 @@ async def put_result(
     stray = [path for path in patch.paths if not any(path == r or path.startswith(f"{r}/") for r in inside)]
     if stray:
         raise PatchRefused(f"the patch changes /{stray[0]}, which is not part of the task's result")
-    if not patch.text:
-        return
     files = await asyncio.to_thread(changed_files, patch.text, base)
+    for file in files:
+        target = file.content.decode("utf-8", "surrogateescape")
+        if file.kind == "link" and not stays_inside(file.path, target, inside):
+            raise PatchRefused(
+                f"the patch makes /{file.path} a link to {target[:160]!r}, outside of the result"
+            )
     await _run(sandbox, _removals(files, roots), timeout_s)
     for file in files:
         if file.kind in ("file", "program"):

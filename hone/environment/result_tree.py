@@ -103,6 +103,8 @@ def diff_stream(archive: Path, base: Path, roots: Sequence[str], *, max_kib: int
 
 def changed_files(patch: str, base: Path) -> list[ChangedFile]:
     """Return the files that a patch changes, as they are after it. Raises PatchRefused."""
+    if not patch:
+        return []
     with _borrowing(base) as directory:
         before = _git(base, "rev-parse", "refs/heads/main").decode().strip()
         index = {"GIT_INDEX_FILE": str(directory / "index")}
@@ -164,12 +166,21 @@ def _write_stream(source: BinaryIO, stream: IO[bytes], roots: Collection[str]) -
                 lines.append(_entry(member.mode, marks[path], path))
             elif member.islnk() and (mark := marks.get(member.linkname.removeprefix("./"))):
                 lines.append(_entry(member.mode, mark, path))
-            elif member.issym() and not is_unsafe_symlink(posixpath.dirname(path), member.linkname):
+            elif member.issym() and stays_inside(path, member.linkname, roots):
                 target = member.linkname.encode("utf-8", "surrogateescape")
                 lines.append(b"M 120000 inline %s\ndata %d\n%s\n" % (_quoted(path), len(target), target))
     stream.write(b"commit refs/heads/main\ncommitter Hone <hone@localhost> 1700000000 +0000\ndata 0\n\n")
     stream.writelines(lines)
     stream.write(b"done\n")
+
+
+def stays_inside(path: str, link: str, roots: Collection[str]) -> bool:
+    """Return whether a link stays within the root that it is in; all paths below /, without a leading slash.
+
+    One that leaves it may show the agent's program, or the verifier, what only the verifier has.
+    """
+    root = max((each for each in roots if path == each or path.startswith(f"{each}/")), key=len, default=None)
+    return root is not None and not is_unsafe_symlink(posixpath.dirname(path[len(root) + 1 :]), link)
 
 
 def _entry(mode: int, mark: int, path: str) -> bytes:

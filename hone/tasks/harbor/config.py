@@ -9,9 +9,17 @@ import re
 import reprlib
 import tomllib
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from hone.tasks.errors import TaskError
 
@@ -140,18 +148,20 @@ class Verifier(Phase):
         return self.environment_mode or ("separate" if self.environment is not None else None)
 
 
+def _check_source(value: str) -> str:
+    if ".." in PurePosixPath(value).parts:
+        raise ValueError("must not contain '..'")
+    return value
+
+
+Source = Annotated[str, AfterValidator(_check_source)]
+
+
 class Artifact(_Table):
-    source: str
+    source: Source
     destination: str | None = None
     exclude: tuple[str, ...] = ()
     service: str | None = None
-
-    @field_validator("source")
-    @classmethod
-    def _check_source(cls, value: str) -> str:
-        if ".." in PurePosixPath(value).parts:
-            raise ValueError("must not contain '..'")
-        return value
 
 
 class Step(_Table):
@@ -160,7 +170,7 @@ class Step(_Table):
     verifier: Verifier = Verifier()
     min_reward: float | dict[str, float] | None = None
     healthcheck: Healthcheck | None = None
-    artifacts: tuple[str | Artifact, ...] = ()
+    artifacts: tuple[Source | Artifact, ...] = ()
 
     @field_validator("name")
     @classmethod
@@ -183,7 +193,7 @@ class TaskConfig(_Table):
     source: str | None = None
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     steps: tuple[Step, ...] | None = None
-    artifacts: tuple[str | Artifact, ...] = ()
+    artifacts: tuple[Source | Artifact, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -224,7 +234,7 @@ def parse_config(text: str) -> TaskConfig:
         return TaskConfig.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "task.toml"
+        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or "task.toml"
         if first["type"] == "extra_forbidden":
             raise TaskError(f"its task.toml has the unknown key `{where}`; Hone reads schema 1.4") from None
         message = first["msg"].removeprefix("Value error, ")

@@ -1,0 +1,150 @@
+"""Harbor tasks in real sandboxes: the solution earns 1, nothing earns 0, and no attack earns anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hone.environment import extract_patch, prepare_workspace, start_agent_sandbox
+from hone.grading import Grader, GraderError, GradingSettings
+from hone.grading.harbor import is_sealed
+from hone.sandbox import SandboxSpec, make_provider
+from hone.sandbox.settings import SandboxSettings
+from hone.tasks.formats import FORMATS
+from hone.tasks.harbor import solution_commands
+from hone.types import Task, Verdict
+from tests.integrations.harbor import attacks as attacked
+from tests.integrations.harbor.folders import Files, folder, folders, shell_test
+
+pytestmark = pytest.mark.sandbox
+
+FINAL_STATE = "steps-least"  # its second step undoes what its first step's test asks for
+
+
+def task_of(name: str, files: Files) -> Task:
+    return FORMATS["harbor"].read({"name": name, "folder": dict(files)})
+
+
+async def graded(tasks: Mapping[str, Files], tmp_path: Path) -> dict[str, Verdict]:
+    """Return the verdict on each task after its solution ran in an agent's sandbox, left as it is."""
+    settings = GradingSettings()
+    verdicts: dict[str, Verdict] = {}
+    async with make_provider(SandboxSettings()) as provider:
+        grader = Grader(provider, settings, cache=tmp_path)
+        for name, files in tasks.items():
+            task = task_of(name, files)
+            workspace = await prepare_workspace(task, provider, tmp_path)
+            async with await start_agent_sandbox(
+                task, workspace, SandboxSpec(), provider, settings
+            ) as sandbox:
+                for command in solution_commands(task.checks.folder):
+                    await sandbox.exec(command)
+                patch = await extract_patch(sandbox, task, settings)
+            verdicts[name] = await grader.grade_uncached(task, patch)
+    return verdicts
+
+
+def grade(files: Files, patch: str, tmp_path: Path) -> Verdict:
+    async def run() -> Verdict:
+        async with make_provider(SandboxSettings()) as provider:
+            return await Grader(provider, GradingSettings(), cache=tmp_path).grade(task_of("x", files), patch)
+
+    return asyncio.run(run())
+
+
+@cache
+def _attacks(folder: Path) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+    return (
+        asyncio.run(graded(attacked.attacks(), folder / "attacks")),
+        asyncio.run(graded(attacked.honest(), folder / "honest")),
+    )
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+    return _attacks(tmp_path_factory.mktemp("attacks"))
+
+
+@pytest.mark.parametrize("name", attacked.attacks())
+def test_attack_earns_nothing(name: str, verdicts: tuple[dict[str, Verdict], dict[str, Verdict]]) -> None:
+    attack, honest = verdicts[0][name], verdicts[1][name]
+    assert (attack.resolved, attack.score, dict(attack.rewards).get("reward", 0.0)) == (False, 0.0, 0.0)
+    assert honest.resolved, honest.log
+
+
+@pytest.mark.full
+def test_solutions_earn_one_and_untouched_tasks_nothing(tmp_path: Path) -> None:
+    served = {name: files for name, files in folders().items() if name != FINAL_STATE}
+    solved = asyncio.run(graded(served, tmp_path))
+    assert {name: verdict.score for name, verdict in solved.items()} == dict.fromkeys(served, 1.0)
+    bare = {
+        name: {path: text for path, text in files.items() if "solution/" not in path}
+        for name, files in served.items()
+    }
+    untouched = asyncio.run(graded(bare, tmp_path))
+    assert {name: verdict.resolved for name, verdict in untouched.items()} == dict.fromkeys(served, False)
+
+
+def test_solution_is_the_reference_of_a_task(tmp_path: Path) -> None:
+    async def run() -> str:
+        async with make_provider(SandboxSettings()) as provider:
+            grader = Grader(provider, GradingSettings(), cache=tmp_path)
+            return await grader.reference_patch(task_of("x", folders()["shell-answer"]))
+
+    patch = asyncio.run(run())
+    assert "+++ b/app/answer.txt" in patch
+    assert grade(folders()["shell-answer"], patch, tmp_path).resolved
+
+
+def test_rewards_of_a_json_file_are_kept_by_name(tmp_path: Path) -> None:
+    patch = "--- /dev/null\n+++ b/app/numbers.txt\n@@ -0,0 +1 @@\n+1 9\n"
+    verdict = grade(folders()["python-json-reward"], patch, tmp_path)
+    assert dict(verdict.rewards) == {"reward": 1.0, "numbers": 3.0}
+
+
+def test_patch_outside_of_the_result_is_not_applied(tmp_path: Path) -> None:
+    patch = "--- /dev/null\n+++ b/etc/answer\n@@ -0,0 +1 @@\n+42\n"
+    verdict = grade(folders()["shell-answer"], patch, tmp_path)
+    assert (verdict.resolved, verdict.applied) == (False, False)
+    assert "/etc/answer" in verdict.log
+
+
+def test_verifier_that_hangs_is_a_failure_of_the_patch(tmp_path: Path) -> None:
+    files = folder("x", ask="a", test=shell_test("sleep 60"), solution="true", environment="")
+    short = {
+        path: text.replace("[verifier]\ntimeout_sec = 60", "[verifier]\ntimeout_sec = 1")
+        for path, text in files.items()
+    }  # noqa: E501
+    verdict = grade(short, "", tmp_path)
+    assert not verdict.resolved
+    assert "the verifier was stopped after 1 s" in verdict.log
+
+
+def test_verifier_that_never_writes_a_reward_cannot_grade(tmp_path: Path) -> None:
+    files = folder("x", ask="a", test="#!/bin/bash\nexit 0\n", solution="true")
+    with pytest.raises(GraderError, match="wrote no reward"):
+        grade(files, "", tmp_path)
+
+
+def test_reward_that_a_failing_patch_prevents_is_zero(tmp_path: Path) -> None:
+    test = "#!/bin/bash\nset -e\n[ -e /app/done ]\necho 1 > /logs/verifier/reward.txt\n"
+    verdict = grade(folder("x", ask="a", test=test, solution="touch /app/done"), "", tmp_path)
+    assert (verdict.resolved, verdict.score) == (False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("script", "sealed"),
+    [
+        ("#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n", True),
+        ('#!/usr/bin/env bash\nprintf 1 >"/logs/verifier/reward.json"\n', True),
+        ("#!/bin/bash\npython3 /tests/score.py\n", False),
+        ("#!/usr/bin/env python3\nprint(1)\n", False),
+        ("#!/bin/bash\n# echo 1 > /logs/verifier/reward.txt\n", False),
+    ],
+)
+def test_script_that_writes_the_reward_itself_is_sealed(script: str, sealed: bool) -> None:
+    assert is_sealed(script) is sealed
