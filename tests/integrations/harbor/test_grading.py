@@ -148,3 +148,56 @@ def test_reward_that_a_failing_patch_prevents_is_zero(tmp_path: Path) -> None:
 )
 def test_script_that_writes_the_reward_itself_is_sealed(script: str, sealed: bool) -> None:
     assert is_sealed(script) is sealed
+
+
+SURVIVOR = """#!/bin/bash
+cd /logs/verifier
+for turn in $(seq 2000); do
+    echo 1 > reward.txt
+    touch /tmp/alive
+    sleep 0.005
+done
+"""
+LOOKS_AFTERWARDS = """#!/bin/bash
+setsid bash /app/program < /dev/null > /dev/null 2>&1 &
+until [ -e /tmp/alive ]; do sleep 0.01; done
+echo 0 > /logs/verifier/reward.txt
+rm -f /tmp/alive
+for turn in $(seq 50); do [ ! -e /tmp/alive ] || break; sleep 0.01; done
+"""
+
+
+def test_survivor_of_the_program_under_test_writes_no_reward(tmp_path: Path) -> None:
+    added = "".join(f"+{line}\n" for line in SURVIVOR.splitlines())
+    patch = f"--- /dev/null\n+++ b/app/program\n@@ -0,0 +1,{len(SURVIVOR.splitlines())} @@\n{added}"
+    files = folder("x", ask="a", test=LOOKS_AFTERWARDS, solution="true")
+    verdict = grade(files, patch, tmp_path)
+    assert (dict(verdict.rewards), verdict.score) == ({"reward": 0.0}, 0.0)
+
+
+FORGES = """#!/bin/bash
+echo 1 > /logs/verifier/reward.txt
+kill -9 $PPID
+"""
+
+
+def test_program_that_kills_the_verifier_earns_nothing(tmp_path: Path) -> None:
+    added = "".join(f"+{line}\n" for line in FORGES.splitlines())
+    patch = f"--- /dev/null\n+++ b/app/program\n@@ -0,0 +1,3 @@\n{added}"
+    files = folder("x", ask="a", test=shell_test("bash /app/program"), solution="true > /app/program")
+    verdict = grade(files, patch, tmp_path)
+    assert (verdict.resolved, verdict.score) == (False, 0.0)
+
+
+READS_THE_SHELL = """#!/bin/bash
+cat /proc/$PPID/environ /proc/$PPID/mem > /app/seen 2> /dev/null
+ls /proc/$PPID/fd > /dev/null 2>&1 && echo fd >> /app/seen
+[ -s /app/seen ]
+"""
+
+
+def test_shell_that_writes_the_reward_cannot_be_read(tmp_path: Path) -> None:
+    added = "".join(f"+{line}\n" for line in READS_THE_SHELL.splitlines())
+    patch = f"--- /dev/null\n+++ b/app/program\n@@ -0,0 +1,4 @@\n{added}"
+    files = folder("x", ask="a", test=shell_test("bash /app/program"), solution="true")
+    assert grade(files, patch, tmp_path).score == 0.0
