@@ -40,8 +40,8 @@ class Flags:
         list[str],
         typer.Argument(
             metavar="[FORMAT] SOURCE",
-            help="A .jsonl, .json or .parquet file, a folder of .parquet or of Harbor tasks, or a data set of the "
-            "hub; before it, optionally, the name of its format.",
+            help="A .jsonl, .json or .parquet file, a folder of .parquet or of Harbor tasks, or a data set "
+            "of the hub; before it, optionally, the name of its format.",
         ),
     ]
     format: Annotated[

@@ -1,9 +1,9 @@
 """The result of an agent whose task is graded by a script of its own: the files that it changed.
 
-What travels from the agent's sandbox to the one that grades is a patch in git's format with paths below /: the new,
-changed and deleted files below the roots of the task (its workdir and its artifacts), with whether each is
-executable, and links that stay within the tree. Nothing else does: no file elsewhere, no process, no owner or time,
-no empty directory, no setuid bit, no git directory.
+What travels from the agent's sandbox to the one that grades is a patch in git's format with paths below /:
+the new, changed and deleted files below the roots of the task (its workdir and its artifacts), with whether
+each is executable, and links that stay within the tree. Nothing else does: no file elsewhere, no process, no
+owner or time, no empty directory, no setuid bit, no git directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from hone.sandbox.contract import Sandbox
 from hone.tasks.harbor.folder import unpack
 from hone.utils.concurrency import run_in_thread
 
-_PACK = 'cd /; for path; do [ -e "$path" ] || [ -L "$path" ] || continue; set -- "$@" "$path"; done; shift {count}; '
+_PACK = (
+    'cd /; for path; do [ -e "$path" ] || [ -L "$path" ] || continue; set -- "$@" "$path"; done; '
+    "shift {count}; "
+)
 _TAR = '[ $# = 0 ] && exec tar -cf - -T /dev/null; exec tar -cf - "$@"'
 _WHOLE = MAX_BYTES + (64 << 20)  # bytes of a stream, with its headers
 

@@ -1,7 +1,7 @@
 """The files of a sandbox as a git tree of this machine, made from a tar stream that nobody trusts; blocking.
 
-Names and contents of a stream only ever become git objects: no file of it is written under its own name. Left out
-are git's own files, Python's caches, devices and sockets, and links that lead out of the tree.
+Names and contents of a stream only ever become git objects: no file of it is written under its own name. Left
+out are git's own files, Python's caches, devices and sockets, and links that lead out of the tree.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def diff_stream(archive: Path, base: Path, roots: Sequence[str], *, max_kib: int
         for attribute in ("!diff", "-diff"):  # the second: every file in binary form, which is ASCII
             (directory / "info" / "attributes").write_text(f"{_ATTRIBUTES} {attribute}\n")
             patch = _git(
-                directory, "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff",
-                "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", before, now, "--",
+                directory, "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames",
+                "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", before, now, "--",
                 *(root.strip("/") for root in roots), env={"GIT_LITERAL_PATHSPECS": "1"},
             )  # fmt: skip
             if len(patch) > max_kib << 10:

@@ -1,10 +1,10 @@
-"""Grade a Harbor task: its own script, in a fresh sandbox, with the agent's files and a reward that only it writes.
+"""Grade a Harbor task: its own script in a fresh sandbox, and a reward that only that script writes.
 
-A script whose text itself writes the reward, as most do (`echo 1 > /logs/verifier/reward.txt`), runs in a shell that
-no process of the sandbox can trace, read or take descriptors of. Just before that command the shell ends every other
-process, empties the file and says so with a secret that only it knows; a reward that came another way does not
-count. Any other script (the reward comes from a program that it starts) is only as safe as its tests: a program of
-the agent that the tests run is the same user as they are.
+A script whose text itself writes the reward, as most do (`echo 1 > /logs/verifier/reward.txt`), runs in a
+shell that no process of the sandbox can trace, read or take descriptors of. Just before that command the
+shell ends every other process, empties the file and says so with a secret that only it knows; a reward that
+came another way does not count. Any other script (the reward comes from a program that it starts) is only as
+safe as its tests: a program of the agent that the tests run is the same user as they are.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ async def run_harbor(
     cache: Path,
     only: str | None = None,
 ) -> TestRun:
-    """Run the verifier of each step on the agent's files, each in a sandbox of its own, and combine the rewards.
+    """Run the verifier of each step, each in a sandbox of its own, and combine the rewards.
 
     Args:
         cache: directory of the tasks' repositories.

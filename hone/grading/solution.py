@@ -18,7 +18,7 @@ _TIMEOUT_S = 3600.0  # of a solution whose task sets no limit for the agent
 async def run_solution(
     task: Task, provider: Provider, settings: EnvironmentSettings, limits: Limits, *, cache: Path
 ) -> str:
-    """Return the patch that the solution makes in a new sandbox; "" for a task without one. Raises GraderError."""
+    """Return the patch that the solution makes in a new sandbox; "" without one. Raises GraderError."""
     try:
         commands = solution_commands(task.checks.folder)
         if not commands:

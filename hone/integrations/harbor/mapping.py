@@ -15,7 +15,7 @@ from hone.types import Checks, Environment, Task
 
 
 def exported_task(folder: Path) -> Task | None:
-    """Return the task of Hone that a folder was exported from; None for any other folder. Raises TaskError."""
+    """Return the task of Hone that a folder was exported from; else None. Raises TaskError."""
     if not (folder / RECORD).is_file():
         return None
     return harbor_format.to_task({"name": folder.name, "folder": read_folder(folder)})

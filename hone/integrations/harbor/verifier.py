@@ -1,4 +1,4 @@
-"""Harbor's verifier by Hone's grading: the agent's files in a fresh sandbox, a reward that only the tests write."""
+"""Harbor's verifier by Hone's grading: a fresh sandbox, and a reward that only the tests write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class HoneVerifier(BaseVerifier):
         environment = self.environment
         if not isinstance(environment, HoneEnvironment):
             raise GraderError(
-                "HoneVerifier grades what a HoneEnvironment ran: pass -e hone.integrations.harbor:HoneEnvironment"
+                "HoneVerifier grades what a HoneEnvironment ran: pass "
+                "-e hone.integrations.harbor:HoneEnvironment"
             )
         settings = GradingSettings()
         if environment.task is not None:

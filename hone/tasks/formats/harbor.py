@@ -1,7 +1,7 @@
 """A Harbor task's folder as a task of Hone, and any task of Hone as a folder that Harbor itself can run.
 
-A row of this format is {"name": the folder's name, "folder": its packed files}. An exported task carries Hone's own
-record of it, so that its import is the task that was exported, unchanged.
+A row of this format is {"name": the folder's name, "folder": its packed files}. An exported task carries
+Hone's own record of it, so that its import is the task that was exported, unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def is_source(path: Path) -> bool:
 
 
 def read_folders(path: Path) -> Iterator[Row | TaskError]:
-    """Yield the row of each task's folder in `path`, which may itself be one; a TaskError where none can be read."""
+    """Yield the row of each task's folder in `path`, which may be one; a TaskError for an unreadable one."""
     for folder in _folders(path):
         try:
             yield {"name": folder.resolve().name, "folder": read_folder(folder)}
@@ -57,7 +57,7 @@ def read_folders(path: Path) -> Iterator[Row | TaskError]:
 
 
 def write_folders(rows: Iterable[Row], path: Path) -> int:
-    """Write the folder of each row into the directory `path`; return their number. Raises TaskError, OSError."""
+    """Write each row's folder into the directory `path`; return their number. Raises TaskError, OSError."""
     count = 0
     for row in rows:
         target = path / row["name"]
@@ -154,7 +154,7 @@ def _config(task: Task) -> dict[str, Any]:
 
 
 def _environment(task: Task) -> dict[str, str]:
-    """Return the build context: the files that the agent meets, one commit, on an image with Python and git."""
+    """Return the build context: the files that the agent meets, as one commit."""
     from hone.tasks.workspace import tree
 
     image, workdir = task.environment.image, shlex.quote(task.environment.workdir)

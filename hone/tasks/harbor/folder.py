@@ -1,7 +1,7 @@
 """The files of a Harbor task's folder as texts, so that a task is one JSON value; and back.
 
-A file is packed as "MODE ENCODING", a line end and its content: mode 644 or 755, encoding "utf-8", or "base64" for
-what is not UTF-8.
+A file is packed as "MODE ENCODING", a line end and its content: mode 644 or 755, encoding "utf-8", or
+"base64" for what is not UTF-8.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def record_of(files: Mapping[str, str]) -> object | None:
-    """Return Hone's own record of an exported task; None for any other. Raises TaskError for a changed one."""
+    """Return Hone's own record of an exported task; else None. Raises TaskError for a changed folder."""
     if RECORD not in files:
         return None
     try:

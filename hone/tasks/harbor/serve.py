@@ -1,4 +1,4 @@
-"""What Hone's sandboxes serve of a Harbor task, and what of it travels to the grading; the rest is refused."""
+"""What Hone's sandboxes serve of a Harbor task, and what of it is graded; the rest is refused."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PORTS = (443, 80)  # of an allowed host
 # Directories from which the programs of the verifier come, or where it works: nothing of an agent's result is
 # put there. A root of a result may neither be one of them nor lie around or below one.
 _SYSTEM = (
-    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/logs", "/opt/hone", "/proc", "/run",
-    "/sbin", "/solution", "/srv/hone", "/sys", "/tests", "/usr", "/var/lib", "/var/spool",
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/logs", "/opt/hone", "/proc",
+    "/run",    "/sbin", "/solution", "/srv/hone", "/sys", "/tests", "/usr", "/var/lib", "/var/spool",
 )  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def instruction_of(files: Mapping[str, str], config: TaskConfig) -> str:
     if not config.steps:
         return text_of(files, INSTRUCTION)
     parts = [
-        f"Step {number} of {len(config.steps)}: {step.name}\n\n{text_of(files, f'steps/{step.name}/{INSTRUCTION}')}"
+        f"Step {number} of {len(config.steps)}: {step.name}\n\n"
+        + text_of(files, f"steps/{step.name}/{INSTRUCTION}")
         for number, step in enumerate(config.steps, start=1)
     ]
     return "\n\n".join(parts)
@@ -177,8 +178,8 @@ def plain_env(env: Mapping[str, str], where: str) -> Mapping[str, str]:
     for name, value in env.items():
         if _TEMPLATE.search(value):
             raise TaskError(
-                f"{where}.{name} takes {value!r} from this machine, which no sandbox of Hone may see: write the "
-                "value itself"
+                f"{where}.{name} takes {value!r} from this machine, which no sandbox of Hone may see: write "
+                "the value itself"
             )
     return env
 
@@ -188,7 +189,8 @@ def allowed(hosts: tuple[str, ...] | None) -> tuple[str, ...]:
     for host in hosts or ():
         if not _HOST.fullmatch(host.strip().lower().rstrip(".")):
             raise TaskError(
-                f"it allows {host!r}: Hone's proxy allows single hosts by name or IPv4 address, not patterns or ranges"
+                f"it allows {host!r}: Hone's proxy allows single hosts by name or IPv4 address, not "
+                "patterns or ranges"
             )
     return tuple(f"{host.strip().lower().rstrip('.')}:{port}" for host in hosts or () for port in _PORTS)
 
@@ -246,8 +248,8 @@ def _stages(config: TaskConfig, files: Mapping[str, str]) -> Iterator[Stage]:
     for step in config.steps or ():
         if any(True for _ in below(files, f"steps/{step.name}/workdir")):
             raise TaskError(
-                f"its step {step.name} brings files of its own (steps/{step.name}/workdir) between the steps, which "
-                "Hone does only under `harbor run`"
+                f"its step {step.name} brings files of its own (steps/{step.name}/workdir) between the steps, "
+                "which Hone does only under `harbor run`"
             )
         if step.healthcheck is not None:
             raise TaskError(f"its step {step.name} needs a health check, which Hone's sandboxes do not have")
@@ -261,7 +263,8 @@ def _stage(config: TaskConfig, step: Step | None, files: Mapping[str, str]) -> S
         _check_environment(environment, {}, "verifier.environment")
         if environment.docker_image not in (None, config.environment.docker_image):
             raise TaskError(
-                f"its verifier runs in the image {environment.docker_image}, but Hone grades in that of the agent"
+                f"its verifier runs in the image {environment.docker_image}, but Hone grades in that of "
+                "the agent"
             )
     name = step.name if step is not None else ""
     env = {**config.verifier.env, **(verifier.env if step is not None else {})}
@@ -285,7 +288,7 @@ def _phase(whole: Phase, own: Phase) -> Phase:
 
 
 def solutions_of(files: Mapping[str, str], stages: Iterable[Stage]) -> list[Mapping[str, str]]:
-    """Return the packed files of the solution of each stage, by path below /solution; none for one without."""
+    """Return the packed files of each stage's solution, by path below /solution; none without one."""
     found: list[Mapping[str, str]] = []
     for stage in stages:
         own = dict(below(files, f"steps/{stage.name}/solution")) if stage.name else {}

@@ -1,4 +1,5 @@
-"""Harbor tasks of many kinds, written by hand and small: each has a solution that earns 1 and is worth 0 untouched.
+"""Harbor tasks of many kinds, written by hand and small: each has a solution that earns 1 and is worth 0
+untouched.
 
 `python -m tests.integrations.harbor.folders DIR` writes them all.
 """
@@ -138,6 +139,7 @@ class Check(unittest.TestCase):
     def test_words(self):
         self.assertEqual(pathlib.Path("/app/words.txt").read_text().split(), ["one", "two"])
 """
+_FIRST = ("echo 1 > a", "grep -q 1 a")
 _OFFLINE = "! timeout 2 bash -c 'exec 3<>/dev/tcp/192.0.2.1/80' 2>/dev/null"
 _ALLOW = 'network_mode = "allowlist"\nallowed_hosts = ["example.com"]'
 
@@ -190,25 +192,30 @@ def folders() -> dict[str, Files]:
         ),
     }  # fmt: skip
     steps = {
-        "steps-mean": steps_folder("steps-mean", {"first": ("echo 1 > a", "grep -q 1 a"), "second": ("echo 2 > b", "grep -q 2 b")}),
+        "steps-mean": steps_folder(
+            "steps-mean", {"first": _FIRST, "second": ("echo 2 > b", "grep -q 2 b")},
+        ),
         "steps-final": steps_folder(
-            "steps-final", {"first": ("echo 1 > a", "grep -q 1 a"), "second": ("echo 2 >> a", "[ $(wc -l < a) = 2 ]")},
+            "steps-final", {"first": _FIRST, "second": ("echo 2 >> a", "[ $(wc -l < a) = 2 ]")},
             strategy="final",
         ),
         "steps-least": steps_folder(
-            "steps-least", {"first": ("echo 1 > a", "grep -q 1 a"), "second": ("mv a b", "grep -q 1 b && ! test -e a")},
+            "steps-least", {"first": _FIRST, "second": ("mv a b", "grep -q 1 b && ! test -e a")},
             least="min_reward = 1.0", strategy="final",
         ),
     }  # fmt: skip
     network = {
-        "no-network-answer": folder("no-network-answer", test=shell_test(f"{_IS_42} && {_OFFLINE}"), **_ANSWER),
+        "no-network-answer": folder(
+            "no-network-answer", test=shell_test(f"{_IS_42} && {_OFFLINE}"), **_ANSWER,
+        ),
         "no-network-loopback": python_folder(
             "no-network-loopback", ask="Write /app/greet.py.", tests=PROGRAM,
             solution=f"{_OFFLINE}\necho 'import sys; print(f\"Hello, {{sys.argv[1]}}!\")' > /app/greet.py",
         ),
         "allowlist-proxy": folder(
             "allowlist-proxy", ask="Write the proxy's address.", network=_ALLOW,
-            solution='echo "$https_proxy" > /app/proxy.txt', test=shell_test("grep -q 127.0.0.1 /app/proxy.txt"),
+            solution='echo "$https_proxy" > /app/proxy.txt',
+            test=shell_test("grep -q 127.0.0.1 /app/proxy.txt"),
         ),
         "allowlist-refused": folder(
             "allowlist-refused", network=_ALLOW, ask="Write 42; no other host can be reached.",
@@ -217,8 +224,8 @@ def folders() -> dict[str, Files]:
     }  # fmt: skip
     separate = {
         "separate-artifact": folder(
-            "separate-artifact", top='artifacts = ["/app/answer.txt"]', verifier='environment_mode = "separate"',
-            test=shell_test(_IS_42), **_ANSWER,
+            "separate-artifact", top='artifacts = ["/app/answer.txt"]',
+            verifier='environment_mode = "separate"', test=shell_test(_IS_42), **_ANSWER,
         ),
         "separate-python": python_folder(
             "separate-python", ask="Write /app/greet.py.", top='artifacts = ["/app/greet.py"]', tests=PROGRAM,

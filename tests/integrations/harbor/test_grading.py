@@ -118,7 +118,7 @@ def test_verifier_that_hangs_is_a_failure_of_the_patch(tmp_path: Path) -> None:
     short = {
         path: text.replace("[verifier]\ntimeout_sec = 60", "[verifier]\ntimeout_sec = 1")
         for path, text in files.items()
-    }  # noqa: E501
+    }
     verdict = grade(short, "", tmp_path)
     assert not verdict.resolved
     assert "the verifier was stopped after 1 s" in verdict.log

@@ -84,8 +84,8 @@ def test_second_name_of_a_file_is_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["etc/passwd", "logs/verifier/reward.txt", "app/../etc/x", "/etc/x", "app/.git/hooks/x", "app/.gitmodules",
-     "app/__pycache__/x.py", "app/x.pyc", "appendix/x", "app//x", "app/./x"],
+    ["etc/passwd", "logs/verifier/reward.txt", "app/../etc/x", "/etc/x", "app/.git/hooks/x",
+     "app/.gitmodules",     "app/__pycache__/x.py", "app/x.pyc", "appendix/x", "app//x", "app/./x"],
 )  # fmt: skip
 def test_names_outside_of_a_result_do_not_travel(name: str, tmp_path: Path) -> None:
     base = base_of(tmp_path, member("app/a", b"1"))
