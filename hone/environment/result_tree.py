@@ -85,12 +85,13 @@ def diff_stream(archive: Path, base: Path, roots: Sequence[str], *, max_kib: int
     with _borrowing(base) as directory:
         now = commit_stream(archive, directory, roots)
         before = _git(base, "rev-parse", "refs/heads/main").decode().strip()
+        paths = [root.strip("/") for root in roots]
         for attribute in ("!diff", "-diff"):  # the second: every file in binary form, which is ASCII
             (directory / "info" / "attributes").write_text(f"{_ATTRIBUTES} {attribute}\n")
             patch = _git(
                 directory, "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames",
-                "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", before, now, "--",
-                *(root.strip("/") for root in roots), env={"GIT_LITERAL_PATHSPECS": "1"},
+                "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/",
+                before, now, "--", *paths, env={"GIT_LITERAL_PATHSPECS": "1"},
             )  # fmt: skip
             if len(patch) > max_kib << 10:
                 raise BrokenTree(f"the patch is larger than {max_kib} KiB")

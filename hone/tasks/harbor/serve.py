@@ -141,10 +141,7 @@ def result_roots(config: TaskConfig, workdir: str, *, separate: bool) -> tuple[s
                 f"its artifact {entry.source} is of the service {entry.service!r}: Hone has no compose"
             )
         paths.append(posixpath.normpath(posixpath.join(workdir, entry.source)))
-    if separate:
-        roots = [*paths, ARTIFACTS]
-    else:
-        roots = [posixpath.normpath(workdir), *paths]
+    roots = [*paths, ARTIFACTS] if separate else [posixpath.normpath(workdir), *paths]
     for root in roots:
         if not is_root(root):
             raise TaskError(
@@ -248,7 +245,7 @@ def _stages(config: TaskConfig, files: Mapping[str, str]) -> Iterator[Stage]:
     for step in config.steps or ():
         if any(True for _ in below(files, f"steps/{step.name}/workdir")):
             raise TaskError(
-                f"its step {step.name} brings files of its own (steps/{step.name}/workdir) between the steps, "
+                f"its step {step.name} brings files (steps/{step.name}/workdir) between the steps, "
                 "which Hone does only under `harbor run`"
             )
         if step.healthcheck is not None:

@@ -54,7 +54,7 @@ import pathlib, subprocess
 logs = pathlib.Path("/logs/verifier")
 (logs / "reward.json").write_text('{"reward": 1}')
 (logs / "reward.txt").write_text("1")
-write = "for i in $(seq 3000); do echo 1 > reward.txt; echo '{\"reward\": 1}' > reward.json; done"
+write = "for i in $(seq 300000); do echo 1 > reward.txt; echo '{\"reward\": 1}' > reward.json; done"
 null = subprocess.DEVNULL
 command, streams = ["bash", "-c", write], dict.fromkeys(("stdin", "stdout", "stderr"), null)
 subprocess.Popen(command, cwd=logs, start_new_session=True, **streams)

@@ -93,7 +93,7 @@ def steps_folder(
     return {path: pack(text.encode(), executable=path.endswith(".sh")) for path, text in texts.items()}
 
 
-_ANSWER = dict(ask="Write 42 to /app/answer.txt.", solution="echo 42 > /app/answer.txt")
+_ANSWER = {"ask": "Write 42 to /app/answer.txt.", "solution": "echo 42 > /app/answer.txt"}
 _IS_42 = '[ "$(cat /app/answer.txt 2>/dev/null)" = 42 ]'
 _JSON = """#!/bin/bash
 python3 - <<'EOF'

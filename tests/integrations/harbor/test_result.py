@@ -78,8 +78,8 @@ def test_links_within_the_tree_travel_and_others_do_not(tmp_path: Path) -> None:
 
 def test_second_name_of_a_file_is_a_file(tmp_path: Path) -> None:
     base = base_of(tmp_path, member("app/a", b"1"))
-    twin = member("app/b", type=tarfile.LNKTYPE, linkname="app/a")
-    assert changed(tmp_path, base, member("app/a", b"1"), twin) == {"app/b": ("file", b"1")}
+    second = member("app/b", type=tarfile.LNKTYPE, linkname="app/a")
+    assert changed(tmp_path, base, member("app/a", b"1"), second) == {"app/b": ("file", b"1")}
 
 
 @pytest.mark.parametrize(
