@@ -25,6 +25,7 @@ from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest, r2e
 from hone.tasks.formats.swebench import seeded_bug
 from hone.tasks.harbor import HarborTask, is_harbor, read_task
+from hone.tasks.harbor.serve import DOCKERFILE_IMAGE
 from hone.tasks.workspace import prepare
 from hone.types import Task
 
@@ -111,9 +112,19 @@ async def _prepare_once(target: Path, make: Callable[[Path], Awaitable[None]]) -
     return target
 
 
+def sandbox_image(harbor: HarborTask) -> str:
+    """Return the image of a Harbor task's sandboxes. Raises TaskError for one that is yet to be built."""
+    if harbor.image.startswith(DOCKERFILE_IMAGE):
+        raise TaskError(
+            "its image is built from environment/Dockerfile, which Hone does not do: name the image in "
+            "environment.docker_image of its task.toml"
+        )
+    return harbor.image
+
+
 async def _take_files(harbor: HarborTask, provider: Provider, target: Path) -> None:
     """Store the files of an untouched sandbox from which the result of an agent will differ."""
-    spec = SandboxSpec(image=harbor.image, workdir=harbor.workdir)
+    spec = SandboxSpec(image=sandbox_image(harbor), workdir=harbor.workdir)
     async with await provider.start(spec) as sandbox:
         await put_files(sandbox, harbor.uploads, harbor.workdir)
         await asyncio.to_thread(target.mkdir, parents=True)
@@ -201,7 +212,7 @@ async def start_harbor_sandbox(task: Task, workspace: Path, spec: SandboxSpec, p
     sandbox = await provider.start(
         dataclasses.replace(
             spec,
-            image=harbor.image,
+            image=sandbox_image(harbor),
             workdir=harbor.workdir,
             env={**spec.env, **harbor.env},
             network=harbor.network,

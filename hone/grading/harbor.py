@@ -18,8 +18,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from hone.environment import FilteredPatch, PatchRefused, filter_patch, parse_patch, put_files, put_result
-from hone.environment.prepare import prepare_workspace
+from hone.environment import (
+    FilteredPatch,
+    PatchRefused,
+    filter_patch,
+    parse_patch,
+    prepare_workspace,
+    put_files,
+    put_result,
+)
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan
