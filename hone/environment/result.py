@@ -95,7 +95,10 @@ async def put_result(
     for file in files:
         if file.kind in ("file", "program"):
             mode = 0o755 if file.kind == "program" else 0o644
-            await sandbox.write(f"/{file.path}", file.content, mode=mode)
+            try:
+                await sandbox.write(f"/{file.path}", file.content, mode=mode)
+            except OSError as error:
+                raise PatchRefused(f"the patch's file /{file.path} cannot be written: {error}") from error
     await _run(sandbox, _links(files), timeout_s)
 
 

@@ -32,7 +32,15 @@ from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.plan import GradingPlan
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
-from hone.sandbox.contract import ExecResult, Limits, Provider, ProviderUnavailable, Sandbox, SandboxSpec
+from hone.sandbox.contract import (
+    ExecResult,
+    Limits,
+    Provider,
+    ProviderUnavailable,
+    Sandbox,
+    SandboxError,
+    SandboxSpec,
+)
 from hone.tasks.errors import TaskError
 from hone.tasks.harbor import HarborTask, Stage, read_task
 from hone.tasks.harbor.folder import TEST, unpack
@@ -41,6 +49,7 @@ from hone.types import Checks, Task, TestStatus, Verdict
 
 LOGS = "/logs/verifier"
 FILES = ("reward.json", "reward.txt")  # the first that is there counts
+OUTPUT_KIB = 1024  # kept of a script's output, half from its end, where the shell says what it wrote
 LOG_CHARACTERS = 16384  # of a script's output, kept from its end
 _WRITES = re.compile(r"""^[^#\n]*>\s*["']?/logs/verifier/reward\.(?:txt|json)\b""", re.MULTILINE)
 _SHELL = re.compile(r"#!\s*/(?:usr/)?bin/(?:env\s+)?(?:ba)?sh\b")
@@ -105,9 +114,9 @@ async def run_harbor(
     """
     try:
         harbor = read_task(plan.task.checks.folder)
-    except TaskError as error:
+        workspace = await prepare_workspace(plan.task, provider, cache)
+    except (TaskError, SandboxError) as error:  # nothing of the agent's has a part in this
         raise GraderError(f"task {plan.task.id}: {error}") from error
-    workspace = await prepare_workspace(plan.task, provider, cache)
     runs: list[TestRun] = []
     for stage in harbor.stages:
         if only is not None and stage.name != only:
@@ -144,6 +153,7 @@ async def run_stage(
     Args:
         base: git directory of the files from which the patch is a difference.
     """
+    limits = dataclasses.replace(limits, output_kib=max(limits.output_kib, OUTPUT_KIB))
     spec = SandboxSpec(
         image=harbor.image, workdir=harbor.workdir, env=harbor.env, limits=limits, network=stage.network
     )
