@@ -83,9 +83,7 @@ class Checks:
     rule: str = "pass_and_fail"  # when a test counts; see hone.grading.rules.Rule
     command: tuple[str, ...] = ()  # extra arguments of the test runner
     parser: str = "pytest"  # who runs and names the tests: "unittest", "harbor", a log parser of `swebench`
-    folder: Mapping[str, str] = field(
-        default_factory=dict[str, str]
-    )  # a Harbor task's; see hone.tasks.harbor
+    folder: Mapping[str, str] = field(default_factory=dict[str, str])  # see hone.tasks.harbor.folder
     controls: tuple[Control, ...] = ()
     excused: tuple[str, ...] | None = None  # named tests that the reference fix leaves skipped or xfailed
     timeout_s: Annotated[float, Field(strict=True, gt=0, lt=1e9)] = 60.0
@@ -212,9 +210,7 @@ class Verdict:
     controls: ControlCounts = field(default_factory=ControlCounts)
     seconds: float = 0.0  # that the tests ran, without the sandbox and its preparation
     memory_mib: float = 0.0  # most memory that one process of the tests had; 0: not measured
-    rewards: Mapping[str, float] = field(
-        default_factory=dict[str, float]
-    )  # that a Harbor task's script wrote
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # of a Harbor task, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

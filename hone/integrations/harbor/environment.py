@@ -1,5 +1,8 @@
 """Harbor's environment on Hone's sandboxes: no Docker, and nothing left of a trial that ended."""
 
+# harbor is no dependency of Hone: pyright finds its names only where it is installed
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import posixpath
@@ -13,7 +16,6 @@ from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.environments.definition import should_upload_environment_dir
 from harbor.models.task.config import NetworkMode
-from typing_extensions import override
 
 from hone.environment import EnvironmentSettings, prepare_workspace, start_agent_sandbox
 from hone.environment.result import take_base
@@ -51,12 +53,10 @@ class HoneEnvironment(BaseEnvironment):
         super().__init__(*args, **kwargs)
 
     @staticmethod
-    @override
     def type() -> str:
         return "hone"
 
     @property
-    @override
     def capabilities(self) -> EnvironmentCapabilities:
         return EnvironmentCapabilities(
             disable_internet=True,
@@ -66,11 +66,9 @@ class HoneEnvironment(BaseEnvironment):
         )
 
     @classmethod
-    @override
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
         return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True, fractional_cpus=True)
 
-    @override
     def _validate_definition(self) -> None:
         """Raise TaskError for what no sandbox of Hone has; GPUs, TPUs and Windows are refused by Harbor."""
         if (self.environment_dir / "docker-compose.yaml").exists():
@@ -114,7 +112,6 @@ class HoneEnvironment(BaseEnvironment):
         """The git directory of the files before the agent began."""
         return self._folder / "base.git"
 
-    @override
     async def start(self, force_build: bool) -> None:
         self._opened = Path(tempfile.mkdtemp(prefix="hone-harbor-"))
         provider = await shared_provider(self.settings)
@@ -163,7 +160,6 @@ class HoneEnvironment(BaseEnvironment):
             self._sandbox, sorted(roots), self.base, timeout_s=self.task_env_config.build_timeout_sec
         )
 
-    @override
     async def stop(self, delete: bool) -> None:
         sandbox, self.sandbox = self.sandbox, None
         try:
@@ -179,7 +175,6 @@ class HoneEnvironment(BaseEnvironment):
             raise RuntimeError("the sandbox of this environment is not running")
         return self.sandbox
 
-    @override
     async def exec(
         self,
         command: str,
@@ -204,21 +199,17 @@ class HoneEnvironment(BaseEnvironment):
             return_code=done.exit_code,
         )
 
-    @override
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         await self._sandbox.upload(Path(source_path), target_path)
 
-    @override
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         await self._sandbox.upload(Path(source_dir), target_dir)
 
-    @override
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         target = Path(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         await self._sandbox.download(source_path, target)
 
-    @override
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy a directory of the sandbox over one of this machine; links that lead out of it are refused."""
         with tempfile.TemporaryDirectory(prefix="hone-harbor-") as folder:

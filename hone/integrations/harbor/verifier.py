@@ -1,5 +1,8 @@
 """Harbor's verifier by Hone's grading: a fresh sandbox, and a reward that only the tests write."""
 
+# harbor is no dependency of Hone: pyright finds its names only where it is installed
+# pyright: reportMissingImports=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -10,7 +13,6 @@ from harbor.models.task.verifier_mode import resolve_step_verifier_mode, resolve
 from harbor.models.verifier.result import VerifierResult
 from harbor.utils.env import resolve_env_vars
 from harbor.verifier.base import BaseVerifier
-from typing_extensions import override
 
 from hone.environment import FilteredPatch, PatchRefused, extract_patch, extract_result
 from hone.environment.environment import BrokenTree
@@ -32,7 +34,6 @@ REPORT = "hone.json"  # beside the reward: the verdict, and the patch that was g
 class HoneVerifier(BaseVerifier):
     """Grades what a HoneEnvironment ran. A fault of the infrastructure is an exception, never a reward."""
 
-    @override
     async def verify(self) -> VerifierResult:
         environment = self.environment
         if not isinstance(environment, HoneEnvironment):

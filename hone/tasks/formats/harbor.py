@@ -155,8 +155,6 @@ def _config(task: Task) -> dict[str, Any]:
 
 def _environment(task: Task) -> dict[str, str]:
     """Return the build context: the files that the agent meets, as one commit."""
-    from hone.tasks.workspace import tree
-
     image, workdir = task.environment.image, shlex.quote(task.environment.workdir)
     if image.startswith("docker://") and not task.environment.history:
         return {}
@@ -165,6 +163,7 @@ def _environment(task: Task) -> dict[str, str]:
             f"task {task.id} is in the image {image}, which only this machine has: Harbor runs tasks of "
             "registries' images and of Hone's own files"
         )
+    tree = {path: text for commit in task.environment.history for path, text in commit.files.items()}
     lines = [
         "FROM python:3.11-slim",
         "RUN apt-get update && apt-get install -y --no-install-recommends git && pip install pytest",
@@ -173,7 +172,7 @@ def _environment(task: Task) -> dict[str, str]:
         "RUN git init -q && git add -A && "
         "git -c user.name=Hone -c user.email=hone@localhost commit -q -m 'The base commit.'",
     ]
-    files = {f"environment/tree/{path}": _text(text) for path, text in tree(task).items()}
+    files = {f"environment/tree/{path}": _text(text) for path, text in tree.items() if text is not None}
     return {DOCKERFILE: _text("\n".join(lines) + "\n"), **files}
 
 
