@@ -183,7 +183,7 @@ async def _admit(given: Task, grader: Grader, repeats: int, *, controls: bool, v
 async def _try(given: Task, grader: Grader, repeats: int, *, controls: bool, versions: bool) -> Admission:
     task = with_findings(given, (), None)
     check_complete(task)
-    gold_patch = await grader.reference_patch(task)
+    gold_patch = await grader.reference_patch(task) if is_harbor(task) else task.checks.gold_patch
     if not gold_patch:
         raise TaskError(f"task {task.id}: it has no gold patch and no solution to validate it with")
 

@@ -9,6 +9,7 @@ safe as its tests: a program of the agent that the tests run is the same user as
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -70,24 +71,31 @@ _SEALED_SHELL = """
 mkdir -m 700 "$1" "$1/home" && mkdir -p /logs/verifier /logs/agent /logs/artifacts || exit
 cp -- /bin/bash "$1/bash" && chmod 0111 "$1/bash" && chmod +x "$2"
 """
-# $0: the script. Standard input: the secret. `sealed` runs before each command of the script.
+# $0: the script. Standard input: the secret. `hone_seal` runs before each command of the script, also in
+# functions and subshells: it reports what the last command wrote, and seals the reward before one that writes.
 _SEALED_RUN = r"""
-read -r secret
-exec {report}>&1 </dev/null
-sealed() {
+read -r hone_secret
+exec {hone_report}>&1 </dev/null
+hone_written= hone_value=
+hone_seal() {
+    if [[ -n $hone_written ]]; then
+        IFS= read -r -d '' -n 65536 hone_value < "/logs/verifier/reward.$hone_written" || :
+        printf '\n%s wrote %s %s\n' "$hone_secret" "$hone_written" "${hone_value//$'\n'/ }" >&"$hone_report"
+        hone_written=
+    fi
+    [[ $BASHPID == "$$" ]] || return 0
     [[ $BASH_COMMAND =~ \>[[:space:]]*[\"\']?/logs/verifier/reward\.(txt|json) ]] || return 0
-    local kind=${BASH_REMATCH[1]}
-    if [[ $BASHPID != "$$" ]]; then return 0; fi
     kill -9 -1 2>/dev/null || :
-    if : > "/logs/verifier/reward.$kind"; then
-        printf '\n%s %s\n' "$secret" "$kind" >&"$report"
+    if : > "/logs/verifier/reward.${BASH_REMATCH[1]}"; then
+        hone_written=${BASH_REMATCH[1]}
+        printf '\n%s sealed %s\n' "$hone_secret" "$hone_written" >&"$hone_report"
     else
-        printf '\n%s none\n' "$secret" >&"$report"
+        printf '\n%s refused\n' "$hone_secret" >&"$hone_report"
     fi
 } 2>/dev/null
-if /bin/cat "/proc/$$/environ" >/dev/null 2>&1; then printf '%s open\n' "$secret"; exit 90; fi
+if /bin/cat "/proc/$$/environ" >/dev/null 2>&1; then printf '%s open\n' "$hone_secret"; exit 90; fi
 set -T
-trap sealed DEBUG
+trap hone_seal DEBUG
 . "$0"
 """
 
@@ -100,13 +108,11 @@ async def run_harbor(
     limits: Limits,
     *,
     cache: Path,
-    only: str | None = None,
 ) -> TestRun:
     """Run the verifier of each step, each in a sandbox of its own, and combine the rewards.
 
     Args:
         cache: directory of the tasks' repositories.
-        only: name of the single step to run; None: all.
     Raises:
         GraderError: no sandbox, or an image without a shell.
         PatchRefused: the patch does not apply, or changes what is no part of the result.
@@ -119,8 +125,6 @@ async def run_harbor(
         raise GraderError(f"task {plan.task.id}: {error}") from error
     runs: list[TestRun] = []
     for stage in harbor.stages:
-        if only is not None and stage.name != only:
-            continue
         run = await run_stage(provider, harbor, stage, patch, workspace / ".git", settings, limits)
         runs.append(run)
         if any(run.rewards.get(name, -math.inf) < least for name, least in stage.min_reward.items()):
@@ -226,11 +230,11 @@ async def _verify(sandbox: Sandbox, harbor: HarborTask, stage: Stage, settings: 
     if ran.timed_out:
         return dataclasses.replace(run, log=f"{log}\nthe verifier was stopped after {stage.timeout_s:g} s")
     if sealed:
-        names = _sealed_files(ran, secret)
+        found = _sealed_reward(ran, secret)
     else:
         await sandbox.exec(["/bin/bash", "-p", "-c", "kill -9 -1"], cwd="/", timeout_s=settings.slack_s)
-        names = FILES
-    return await _read_rewards(sandbox, run, names, ran.ending)
+        found = await _read_rewards(sandbox)
+    return await _rewarded(sandbox, run, found, ran.ending)
 
 
 def is_sealed(script: str) -> bool:
@@ -259,29 +263,44 @@ def _without_roots(roots: Sequence[str], own: str) -> list[str]:
     return ["/bin/bash", "-p", "-c", text, "bash"]
 
 
-def _sealed_files(ran: ExecResult, secret: str) -> Sequence[str]:
-    """Return the file that the shell itself wrote last; none where it never came to that."""
-    said = re.findall(rf"^{secret} (\w+)$", ran.stdout.decode("utf-8", "replace"), re.MULTILINE)
-    if said and said[-1] == "open":
+def _sealed_reward(ran: ExecResult, secret: str) -> tuple[str, bytes | None] | None:
+    """Return the file that the shell itself wrote last, and what it held when the next command began.
+
+    None for the content: no command followed, so the file still holds it. None: the shell wrote no reward.
+    """
+    said = re.findall(rf"^{secret} (\w+) ?(\w*) ?(.*)$", ran.stdout.decode("utf-8", "replace"), re.MULTILINE)
+    if any(word == "open" for word, _, _ in said):
         raise GraderError(
             "the sandbox lets processes read the shell that runs the verifier, so no reward is safe"
         )
-    return [f"reward.{said[-1]}"] if said and said[-1] != "none" else []
+    last = max((at for at, (word, _, _) in enumerate(said) if word in ("sealed", "refused")), default=None)
+    if last is None or said[last][0] == "refused":
+        return None
+    wrote = next((content for word, _, content in said[last + 1 :] if word == "wrote"), None)
+    return f"reward.{said[last][1]}", None if wrote is None else wrote.encode()
 
 
-async def _read_rewards(sandbox: Sandbox, run: TestRun, names: Sequence[str], ended: str) -> TestRun:
-    for name in names:
-        try:
-            data = await sandbox.read(f"{LOGS}/{name}")
-        except OSError:
-            continue
-        try:
-            rewards = parse_rewards(name, data)
-        except ValueError as error:
-            fault = f"the verifier wrote no reward that can be read: {error}"
-            return dataclasses.replace(run, fault=fault, log=f"{run.log}\n{fault}")
-        return dataclasses.replace(run, rewards=rewards, statuses=_statuses(rewards), finished=True)
+async def _read_rewards(sandbox: Sandbox) -> tuple[str, bytes | None] | None:
+    """Return the reward file of a script that is not sealed, as `_sealed_reward` does."""
+    for name in FILES:
+        with contextlib.suppress(OSError):
+            return name, await sandbox.read(f"{LOGS}/{name}")
+    return None
+
+
+async def _rewarded(
+    sandbox: Sandbox, run: TestRun, found: tuple[str, bytes | None] | None, ended: str
+) -> TestRun:
+    """Return the run with the rewards in the file that was found, or with the fault that there are none."""
     fault = f"the verifier wrote no reward ({ended})"
+    if found is not None:
+        name, data = found
+        try:
+            rewards = parse_rewards(name, await sandbox.read(f"{LOGS}/{name}") if data is None else data)
+        except (OSError, ValueError) as error:
+            fault = f"the verifier wrote no reward that can be read: {error}"
+        else:
+            return dataclasses.replace(run, rewards=rewards, statuses=_statuses(rewards), finished=True)
     return dataclasses.replace(run, fault=fault, log=f"{run.log}\n{fault}")
 
 

@@ -209,3 +209,34 @@ def test_dockerfile_without_an_image_is_refused_in_one_sentence(tmp_path: Path) 
     files["environment/Dockerfile"] = "644 utf-8\nFROM debian\nWORKDIR /app\n"
     with pytest.raises(GraderError, match="its image is built from environment/Dockerfile"):
         grade(files, "", tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["kill -9 $PPID", "exit 1"])
+def test_reward_written_after_an_early_default_does_not_count(ending: str, tmp_path: Path) -> None:
+    patch = (
+        f"--- /dev/null\n+++ b/app/program\n@@ -0,0 +1,2 @@\n+echo 1 > /logs/verifier/reward.txt\n+{ending}\n"
+    )
+    test = "#!/bin/bash\nset -e\necho 0 > /logs/verifier/reward.txt\nbash /app/program\n"
+    files = folder("x", ask="a", test=f"{test}echo 1 > /logs/verifier/reward.txt\n", solution="true")
+    verdict = grade(files, patch, tmp_path)
+    assert (dict(verdict.rewards), verdict.score) == ({"reward": 0.0}, 0.0)
+
+
+_TEXT, _JSON = "/logs/verifier/reward.txt", "/logs/verifier/reward.json"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"true && echo 1 > {_TEXT} || echo 0 > {_TEXT}",
+        f'cat > {_JSON} <<EOF\n{{\n"reward": 1\n}}\nEOF\ntrue',
+        f'give() {{ echo "$1" > {_TEXT}; }}\ngive 1',
+        f"set -x\nset -euo pipefail\necho 0 > {_TEXT}\necho 1 > {_TEXT}\nls /",
+        f"python3 -c 'print(1)' > {_TEXT}",
+        f"exec > >(tee /logs/verifier/out.log) 2>&1\necho 1 > {_TEXT}\necho done",
+        f"sleep 100 &\necho 1 > {_TEXT}\nwait",
+    ],
+)
+def test_common_ways_of_writing_a_reward_are_read(script: str, tmp_path: Path) -> None:
+    files = folder("x", ask="a", test=f"#!/bin/bash\n{script}\n", solution="true")
+    assert grade(files, "", tmp_path).resolved
