@@ -72,7 +72,7 @@ mkdir -m 700 "$1" "$1/home" && mkdir -p /logs/verifier /logs/agent /logs/artifac
 cp -- /bin/bash "$1/bash" && chmod 0111 "$1/bash" && chmod +x "$2"
 """
 # $0: the script. Standard input: the secret. `hone_seal` runs before each command of the script, also in
-# functions and subshells: it reports what the last command wrote, and seals the reward before one that writes.
+# functions and subshells: it reports what the last command wrote, and seals the reward before one writes it.
 _SEALED_RUN = r"""
 read -r hone_secret
 exec {hone_report}>&1 </dev/null
