@@ -82,7 +82,8 @@ class Checks:
     script: str = ""  # the data set's own, which runs the tests; its log is read by `parser`
     rule: str = "pass_and_fail"  # when a test counts; see hone.grading.rules.Rule
     command: tuple[str, ...] = ()  # extra arguments of the test runner
-    parser: str = "pytest"  # who runs and names the tests: also "unittest", or a log parser of `swebench`
+    parser: str = "pytest"  # who runs and names the tests: "unittest", "harbor", a log parser of `swebench`
+    folder: Mapping[str, str] = field(default_factory=dict[str, str])  # see hone.tasks.harbor.folder
     controls: tuple[Control, ...] = ()
     excused: tuple[str, ...] | None = None  # named tests that the reference fix leaves skipped or xfailed
     timeout_s: Annotated[float, Field(strict=True, gt=0, lt=1e9)] = 60.0
@@ -209,6 +210,7 @@ class Verdict:
     controls: ControlCounts = field(default_factory=ControlCounts)
     seconds: float = 0.0  # that the tests ran, without the sandbox and its preparation
     memory_mib: float = 0.0  # most memory that one process of the tests had; 0: not measured
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # of a Harbor task, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,8 +387,7 @@ class Sample:
 
     Example: prompt P, reply A (sampled), observation E, reply B (sampled), group advantage 0.5:
         tokens    = P + A + E + B
-        weight    = [0]*|P| + [1]*|A| + [0]*|E| + [1]*|B|
-        advantage = 0.5 where weight > 0
+        weight    = [0]*|P| + [1]*|A| + [0]*|E| + [1]*|B|; advantage = 0.5 where weight > 0
     """
 
     rollout_id: str

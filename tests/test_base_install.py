@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow  # imports everything, in processes
 ROOT = Path(__file__).parent.parent
 NEEDS_EXTRA = {
+    "hone.integrations.harbor": "harbor",
     "hone.integrations.mini_swe_agent": "minisweagent",
     "hone.integrations.verl.loop": "verl",
     "hone.launch.learner": "torch",

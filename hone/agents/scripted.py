@@ -18,6 +18,7 @@ from hone.agents.scaffold import SUBMIT, Mode, Scaffold
 from hone.agents.settings import DebuggerAgentSettings, DemonstratorSettings
 from hone.policy.reply import CallKind, Chat, Reply, ToolSpec, tool_call
 from hone.sandbox.contract import Sandbox
+from hone.tasks.harbor import is_harbor, solution_commands
 from hone.types import Message, Task, TokenTree
 
 Script = Callable[[Task, str], Iterable[str]]  # (task, rollout_id) -> the commands, in order
@@ -72,7 +73,9 @@ def call_reply(number: int, tool: str, arguments: dict[str, Any]) -> Reply:
 
 
 def oracle(task: Task, rollout_id: str) -> list[str]:
-    """Apply the gold patch."""
+    """Apply the gold patch; of a Harbor task, run its solution, that of each step."""
+    if is_harbor(task):
+        return solution_commands(task.checks.folder)
     return [f"git apply <<'END_OF_PATCH'\n{task.checks.gold_patch.rstrip(chr(10))}\nEND_OF_PATCH"]
 
 

@@ -28,6 +28,7 @@ RowFormat = Literal[
     "nemo-gym",
     "kodcode",
     "debugging",
+    "harbor",
 ]
 FORMAT_HELP = f"Format of the rows: {', '.join(get_args(RowFormat))}"
 _SHOWN = 20  # refused rows printed
@@ -35,11 +36,12 @@ _SHOWN = 20  # refused rows printed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    source: Annotated[
-        str,
+    words: Annotated[
+        list[str],
         typer.Argument(
-            metavar="SOURCE",
-            help="A .jsonl, .json or .parquet file, a folder of .parquet, or a data set of the hub.",
+            metavar="[FORMAT] SOURCE",
+            help="A .jsonl, .json or .parquet file, a folder of .parquet or of Harbor tasks, or a data set "
+            "of the hub; before it, optionally, the name of its format.",
         ),
     ]
     format: Annotated[
@@ -74,6 +76,10 @@ class Flags:
     ] = None
     as_json: JsonOption = False
 
+    @property
+    def source(self) -> str:
+        return self.words[-1]
+
 
 @parameters_of(Flags)
 def import_tasks(flags: Flags) -> int:
@@ -84,6 +90,8 @@ def import_tasks(flags: Flags) -> int:
     [bold]Example[/bold]: hone tasks import verified.parquet --format swe-bench -o tasks.jsonl
 
     [bold]Example[/bold]: hone tasks import verified.parquet --report
+
+    [bold]Example[/bold]: hone tasks import harbor terminal-bench/ -o tasks.jsonl
     """
     from hone.cli.import_report import assess_rows
     from hone.tasks.files import import_rows, read_source
@@ -91,8 +99,9 @@ def import_tasks(flags: Flags) -> int:
 
     if flags.out is None and not flags.report:
         raise UsageError("-o is missing: pass the file of tasks to write, or --report")
+    name = _format(flags)
     rows = read_source(flags.source, flags.split)
-    imported = import_rows(rows, FORMATS[flags.format] if flags.format else None)
+    imported = import_rows(rows, FORMATS[name] if name else None)
     reports, usable = assess_rows(imported)
     tasks = _select(flags, usable)
     if tasks and flags.out is not None:
@@ -100,6 +109,16 @@ def import_tasks(flags: Flags) -> int:
     show = _print_json if flags.as_json else _print
     show(flags, imported, reports, tasks, len(usable) - len(tasks))
     return 0 if tasks else FAILED
+
+
+def _format(flags: Flags) -> str | None:
+    """Return the name of the format that was passed, before the source or as an option."""
+    *before, _ = flags.words
+    if len(before) > 1 or (before and (before[0] not in get_args(RowFormat) or flags.format)):
+        raise UsageError(
+            f"pass one source, and at most one format before it: {', '.join(get_args(RowFormat))}"
+        )
+    return before[0] if before else flags.format
 
 
 def _select(flags: Flags, usable: list[Task]) -> list[Task]:

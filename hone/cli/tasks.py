@@ -81,7 +81,15 @@ FormatOption = Annotated[RowFormat, typer.Option(metavar="NAME", help=f"{FORMAT_
 def export(
     tasks_file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSONL file of tasks.")],
     format: FormatOption,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="A .jsonl or .parquet file.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="A .jsonl or .parquet file; a directory for the format harbor.",
+        ),
+    ],
     lists: Annotated[
         Path | None,
         typer.Option(
@@ -95,13 +103,18 @@ def export(
     """
     from hone.tasks.files import write_lists, write_rows
     from hone.tasks.formats import FORMATS
+    from hone.tasks.formats.harbor import write_folders
     from hone.tasks.sources import load_all
 
     tasks = load_all(tasks_file)
-    write_rows([FORMATS[format].write(task) for task in tasks], out)
+    rows = [FORMATS[format].write(task) for task in tasks]
+    if format == "harbor":
+        write_folders(rows, out)
+    else:
+        write_rows(rows, out)
     if lists is not None:
         write_lists(tasks, lists)
-    typer.echo(f"{out}: {len(tasks)} rows.")
+    typer.echo(f"{out}: {len(tasks)} {'folders' if format == 'harbor' else 'rows'}.")
 
 
 def _splits(recipe: Path | None, sets: list[str]) -> Splits:

@@ -28,6 +28,7 @@ from hone.grading.verdict import EXCUSED
 from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import content_hash
+from hone.tasks.harbor import is_harbor
 from hone.tasks.sources import check_complete
 from hone.types import Control, Task, TestStatus, Verdict
 from hone.utils.concurrency import task_group
@@ -181,10 +182,10 @@ async def _admit(given: Task, grader: Grader, repeats: int, *, controls: bool, v
 
 async def _try(given: Task, grader: Grader, repeats: int, *, controls: bool, versions: bool) -> Admission:
     task = with_findings(given, (), None)
-    gold_patch = task.checks.gold_patch
     check_complete(task)
+    gold_patch = await grader.reference_patch(task) if is_harbor(task) else task.checks.gold_patch
     if not gold_patch:
-        raise TaskError(f"task {task.id}: its data set has no gold patch to validate it with")
+        raise TaskError(f"task {task.id}: it has no gold patch and no solution to validate it with")
 
     async def of_gold(variation: Variation) -> Verdict:
         return await grader.grade_trusted(task, gold_patch, variation)
@@ -207,7 +208,7 @@ async def _try(given: Task, grader: Grader, repeats: int, *, controls: bool, ver
         causes=causes,
         versions=await grader.versions(task) if versions else {},
     )
-    if controls and admission.reason is None:
+    if controls and admission.reason is None and not is_harbor(task):
         found = await find_controls(task, grader, repeats=repeats)
         admission = dataclasses.replace(admission, controls=found)
     return admission

@@ -11,6 +11,7 @@ from hone.environment.environment import (
 )
 from hone.environment.patch import FilePatch, FilteredPatch, filter_patch, parse_patch
 from hone.environment.prepare import prepare_workspace, start_agent_sandbox
+from hone.environment.result import extract_result, put_files, put_result
 from hone.environment.settings import EnvironmentSettings
 
 __all__ = [
@@ -27,10 +28,13 @@ __all__ = [
     "changes_sources",
     "compiled_libraries",
     "extract_patch",
+    "extract_result",
     "filter_patch",
     "parse_patch",
     "prepare_workspace",
+    "put_files",
     "put_libraries",
+    "put_result",
     "resolve_environment",
     "start_agent_sandbox",
 ]

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from hone.environment.environment import GIT_ENV, BrokenTree, EnvironmentFailed, PatchRefused
 from hone.environment.patch import LEFT_BY_LADDER, is_protected
+from hone.environment.result import extract_result
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import ExecResult, Mount, Sandbox
+from hone.tasks.harbor import is_harbor, read_task
 from hone.types import Task
 
 # Arguments: bytes of the patch, number of its paths, a new directory, "clean" or "dirty", a separator, bytes
@@ -270,7 +272,7 @@ async def extract_patch(
 
     It holds new, deleted, binary and mode-changed files and the agent's own commits; a rename is a deletion
     and a new file. Ignored files and Python's caches are left out. The agent's own .git and its index stay
-    as they are.
+    as they are. Of a Harbor task: see `hone.environment.result`.
 
     Args:
         sandbox: started with `base_mounts`.
@@ -284,6 +286,9 @@ async def extract_patch(
     if BASE_GIT not in {mount.target for mount in sandbox.spec.mounts}:
         raise RuntimeError("the sandbox was not started with base_mounts(workspace)")
     settings = settings or EnvironmentSettings()
+    if is_harbor(task):
+        (base,) = [mount.source for mount in sandbox.spec.mounts if mount.target == BASE_GIT]
+        return await extract_result(sandbox, read_task(task.checks.folder).roots, base, settings)
     data = await _diff(sandbox, task, settings, "!diff", intact)
     try:
         return data.decode("utf-8")

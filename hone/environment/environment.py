@@ -11,6 +11,7 @@ from pathlib import Path
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Mount, SandboxLost
 from hone.tasks.errors import TaskError
+from hone.tasks.harbor import is_harbor
 from hone.tasks.python import SITE_TARGET, find_interpreter, install
 from hone.tasks.workspace import is_local, prepare
 from hone.types import Environment, Task
@@ -69,6 +70,8 @@ async def resolve_environment(task: Task, cache: Path, settings: EnvironmentSett
 
 def _resolve(task: Task, cache: Path, settings: EnvironmentSettings) -> TaskEnvironment:
     environment = task.environment
+    if is_harbor(task):
+        return TaskEnvironment(image=environment.image, layer=None, bare=False)
     if has_own_repository(environment):
         return TaskEnvironment(image=environment.image, layer=None, wrapper=_ACTIVATE, bare=False)
     layer = prepare(task, cache)

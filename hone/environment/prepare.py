@@ -11,17 +11,21 @@ import dataclasses
 import fcntl
 import re
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from hone.environment.apply import BASE_GIT, base_mounts
-from hone.environment.environment import GIT_ENV, has_own_repository, resolve_environment
+from hone.environment.environment import GIT_ENV, BrokenTree, has_own_repository, resolve_environment
+from hone.environment.result import put_files, take_base
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import digest, r2e
 from hone.tasks.formats.swebench import seeded_bug
+from hone.tasks.harbor import HarborTask, is_harbor, read_task
+from hone.tasks.harbor.serve import DOCKERFILE_IMAGE
 from hone.tasks.workspace import prepare
 from hone.types import Task
 
@@ -86,17 +90,48 @@ async def prepare_workspace(task: Task, provider: Provider, cache: Path) -> Path
         TaskError: there is no such repository or commit.
         SandboxError: the image cannot be read.
     """
+    if is_harbor(task):
+        harbor = read_task(task.checks.folder)
+        key: list[Any] = [harbor.image, harbor.workdir, harbor.roots, dict(harbor.uploads)]
+        return await _prepare_once(cache / digest(key), lambda target: _take_files(harbor, provider, target))
     if not has_own_repository(task.environment):
         return await asyncio.to_thread(prepare, task, cache)
     parts = [task.environment.image, task.environment.workdir, task.environment.commit]
-    target = cache / digest([*parts, *filter(None, [seeded_bug(task)])])
+    key = [*parts, *filter(None, [seeded_bug(task)])]
+    return await _prepare_once(cache / digest(key), lambda target: _take_base(task, provider, target))
+
+
+async def _prepare_once(target: Path, make: Callable[[Path], Awaitable[None]]) -> Path:
+    """Return the directory `target`, which `make` fills on first use."""
     if not (target / _DONE).is_file():
-        async with _locked(cache / f".{target.name}.lock"):
+        async with _locked(target.parent / f".{target.name}.lock"):
             if not (target / _DONE).is_file():
                 shutil.rmtree(target, ignore_errors=True)
-                await _take_base(task, provider, target)
+                await make(target)
                 (target / _DONE).touch()
     return target
+
+
+def sandbox_image(harbor: HarborTask) -> str:
+    """Return the image of a Harbor task's sandboxes. Raises TaskError for one that is yet to be built."""
+    if harbor.image.startswith(DOCKERFILE_IMAGE):
+        raise TaskError(
+            "its image is built from environment/Dockerfile, which Hone does not do: name the image in "
+            "environment.docker_image of its task.toml"
+        )
+    return harbor.image
+
+
+async def _take_files(harbor: HarborTask, provider: Provider, target: Path) -> None:
+    """Store the files of an untouched sandbox from which the result of an agent will differ."""
+    spec = SandboxSpec(image=sandbox_image(harbor), workdir=harbor.workdir)
+    async with await provider.start(spec) as sandbox:
+        await put_files(sandbox, harbor.uploads, harbor.workdir)
+        await asyncio.to_thread(target.mkdir, parents=True)
+        try:
+            await take_base(sandbox, harbor.roots, target / ".git", timeout_s=TIMEOUT_S)
+        except BrokenTree as error:
+            raise TaskError(f"the files of {harbor.image} cannot be read: {error}") from error
 
 
 @asynccontextmanager
@@ -146,6 +181,8 @@ async def start_agent_sandbox(
         spec: everything that does not depend on the task.
     """
     try:
+        if is_harbor(task):
+            return await start_harbor_sandbox(task, workspace, spec, provider)
         environment = await resolve_environment(task, workspace.parent, settings)
     except TaskError as error:
         raise SandboxError(f"task {task.id}: {error}") from error
@@ -166,6 +203,27 @@ async def start_agent_sandbox(
         except BaseException:
             await sandbox.close()
             raise
+    return sandbox
+
+
+async def start_harbor_sandbox(task: Task, workspace: Path, spec: SandboxSpec, provider: Provider) -> Sandbox:
+    """Start a sandbox as a Harbor task describes it: image, files, variables, allowed hosts."""
+    harbor = read_task(task.checks.folder)
+    sandbox = await provider.start(
+        dataclasses.replace(
+            spec,
+            image=sandbox_image(harbor),
+            workdir=harbor.workdir,
+            env={**spec.env, **harbor.env},
+            network=harbor.network,
+            mounts=(*spec.mounts, *base_mounts(workspace)),
+        )
+    )
+    try:
+        await put_files(sandbox, harbor.uploads, harbor.workdir)
+    except BaseException:
+        await sandbox.close()
+        raise
     return sandbox
 
 

@@ -9,6 +9,7 @@ from hone.grading.errors import GraderError, MissingExtra
 from hone.grading.plan import compile_plan
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.gradeability import Assessment, Gradeability
+from hone.tasks.harbor.serve import DOCKERFILE_IMAGE
 from hone.tasks.sources import check_complete
 from hone.types import Task
 
@@ -25,6 +26,8 @@ def assess(task: Task) -> Assessment:
         return Assessment(status=Gradeability.NEEDS_EXTRA, reason=_sentence(task, missing))
     except (GraderError, TaskError) as error:
         return Assessment(status=Gradeability.REFUSED, reason=_sentence(task, error))
+    if task.environment.image.startswith(DOCKERFILE_IMAGE):
+        return Assessment(status=Gradeability.NEEDS_IMAGE, reason="its image is built from its Dockerfile")
     if has_own_repository(task.environment):
         image = task.environment.image.removeprefix("docker://")
         return Assessment(status=Gradeability.NEEDS_IMAGE, reason=f"it is graded in its image, {image}")

@@ -33,6 +33,7 @@ from hone.grading.commands import Suite
 from hone.grading.controls import list_helpers, read_files, run_with_controls
 from hone.grading.errors import GraderError
 from hone.grading.framework import modules_in_tree
+from hone.grading.harbor import harbor_verdict, run_harbor
 from hone.grading.integrity import Tampering, scan_patch
 from hone.grading.memo import Memo
 from hone.grading.plan import GradingPlan, TestJob, build_command, compile_plan, make_job
@@ -40,6 +41,7 @@ from hone.grading.rules import Rule
 from hone.grading.run import Edition, RunJob, TestRun, run_tests, start_sandbox
 from hone.grading.script import run_script
 from hone.grading.settings import GradingSettings
+from hone.grading.solution import run_solution
 from hone.grading.titles import is_renamed, official_names
 from hone.grading.variation import Variation, run_varied, vary_script
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
@@ -48,6 +50,7 @@ from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.controls import files_named_in
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
+from hone.tasks.harbor import is_harbor
 from hone.tasks.workspace import is_local
 from hone.types import Task, Verdict
 
@@ -78,6 +81,7 @@ class Grader:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._verdicts = Memo[Verdict](settings.cached_verdicts)
         self._references = Memo[bool](settings.cached_verdicts)  # tasks whose reference patch runs through
+        self._solutions = Memo[str](settings.cached_verdicts)  # of Harbor tasks
         self._probes: dict[tuple[object, ...], asyncio.Lock] = {}  # by image and requirements
         self._versions: dict[tuple[object, ...], Mapping[str, str]] = {}
 
@@ -143,6 +147,8 @@ class Grader:
             if patch == checks.gold_patch != "":
                 raise _ungradable(plan, run.fault)
             await self._check_reference(plan)
+        if is_harbor(task):
+            return harbor_verdict(checks, run)
         if not run.by_log and is_renamed(run.suite, checks.parser):
             words = official_names(
                 words_of(run.statuses), checks.parser, suite=run.suite, titles=run.titles,
@@ -158,7 +164,7 @@ class Grader:
 
         Without one the tree as it is runs, where the very bug of the task may keep every test from running.
         """
-        gold = plan.checks.gold_patch
+        gold = await self.reference_patch(plan.task)
 
         async def run_job(sandbox: Sandbox, job: TestJob, environment: TaskEnvironment) -> list[TestRun]:
             return await run_tests(sandbox, job, environment, self.settings)
@@ -179,6 +185,19 @@ class Grader:
             return True
 
         await self._references.get(content_hash(plan.task), compute)
+
+    async def reference_patch(self, task: Task) -> str:
+        """Return the reference fix: the task's own, or what the solution of a Harbor task changes; or "".
+
+        Raises GraderError.
+        """
+        if not is_harbor(task):
+            return task.checks.gold_patch
+
+        async def compute() -> str:
+            return await run_solution(task, self.provider, self.settings, self._limits, cache=self._cache)
+
+        return await self._solutions.get(content_hash(task), compute)
 
     async def versions(self, task: Task) -> Mapping[str, str]:
         """Return the versions of python, pytest and the kernel in the task's sandboxes.
@@ -259,6 +278,8 @@ class Grader:
         run: RunJob,
         limits: Limits,
     ) -> Sequence[TestRun]:
+        if is_harbor(plan.task):
+            return [await run_harbor(self.provider, plan, patch, self.settings, limits, cache=self._cache)]
         build, whole_report = build_command(plan), bool(plan.script) or plan.job.reported is None
         async with contextlib.AsyncExitStack() as opened:
             if build and changes_sources(patch.paths):

@@ -25,6 +25,7 @@ from hone.grading.rules import (
 )
 from hone.grading.script_text import check_verdicts
 from hone.grading.titles import can_name
+from hone.tasks.harbor import is_harbor, read_task
 from hone.tasks.python.steps import installs_project
 from hone.tasks.workspace import is_local
 from hone.types import Checks, Task
@@ -93,10 +94,13 @@ class GradingPlan:
 
 
 def compile_plan(task: Task) -> GradingPlan:
-    """Raise GraderError when no patch of this task can be graded."""
+    """Raise GraderError, of a Harbor task TaskError, when no patch of this task can be graded."""
     checks = task.checks
     if not checks.fail_to_pass:
         raise GraderError(f"task {task.id} has no fail-to-pass tests, so it cannot be graded")
+    if is_harbor(task):
+        read_task(checks.folder)
+        return GradingPlan(task=task, job=make_job(task), protected=(), patched=())
     if checks.rule not in (*Rule, COLLECTED, EXACT):
         raise GraderError(f"task {task.id}: there is no rule {checks.rule!r}")
     given = split_script(checks.script) if checks.script else None

@@ -92,6 +92,7 @@ class TestRun:
     by_log: bool = False  # the statuses are those of a log, by the names of its parser
     suite: Suite = Suite.PYTEST
     titles: Mapping[str, str] = field(default_factory=dict[str, str])  # see `hone.grading.titles`
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])  # of a Harbor task's verifier
 
 
 async def start_sandbox(

@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import Format, content_hash, detect
+from hone.tasks.formats.harbor import is_source, read_folders
 from hone.tasks.rows import Row, parse, plain
 from hone.types import Task
 from hone.utils.files import replace_file
@@ -69,7 +70,7 @@ def tasks_of(rows: Iterable[Row | TaskError], source: Path | str) -> Imported:
 
 
 def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]:
-    """Yield the rows of a .jsonl, .json or .parquet file (JSON also as .gz), or of a .parquet folder.
+    """Yield the rows of a .jsonl, .json or .parquet file (JSON also as .gz), a .parquet folder, Harbor tasks.
 
     A name may also end in .parquets, as that of a published training set does.
 
@@ -79,7 +80,9 @@ def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]
         split: of a folder with several sets, such as `test` of `test-00000-of-00001.parquet`.
     """
     try:
-        if path.is_dir():
+        if split is None and is_source(path):
+            yield from read_folders(path)
+        elif path.is_dir():
             yield from _read_folder(path, split)
         elif split is not None:
             raise TaskError(f"{path} is a single file without sets: remove --split {split}")
@@ -281,7 +284,7 @@ def _write_parquet(rows: list[Row], partial: Path, path: Path) -> None:
 def _id(row: Row | TaskError) -> str:
     if isinstance(row, TaskError):
         return ""
-    columns = ("instance_id", "id", "question_id", "task_id", "commit_hash")
+    columns = ("instance_id", "id", "question_id", "task_id", "commit_hash", "name")
     return next((row[name] for name in columns if isinstance(row.get(name), str) and row[name]), "")
 
 

@@ -12,6 +12,7 @@ from hone.tasks.curriculum import generate
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.files import read_source, tasks_of
 from hone.tasks.formats.pytest_ids import test_names
+from hone.tasks.harbor import is_harbor
 from hone.tasks.published import INSTANCE_LISTS, instance_list
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
@@ -82,7 +83,7 @@ def check_complete(task: Task) -> None:
     image = task.environment.image
     if image.startswith("repo:") and not task.environment.commit:
         raise TaskError(f"task {task.id}: its environment names no commit of {image.removeprefix('repo:')}")
-    if image != "host":
+    if image != "host" or is_harbor(task):
         return
     files = {**tree(task), **task.checks.test_files}
     for file in dict.fromkeys(test.split("::")[0] for test in task.checks.named_tests):

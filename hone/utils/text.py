@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from typing import Any
 
 # Characters that a terminal or a browser obeys or hides: controls except tab and newline, surrogates, and
 # format characters such as the bidirectional overrides.
@@ -22,3 +25,8 @@ def _escape(found: re.Match[str]) -> str:
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def digest(data: Any) -> str:
+    """Return the SHA-256 of JSON values, independent of the order of keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

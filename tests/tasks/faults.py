@@ -26,6 +26,13 @@ PASSED r2e_tests/test_1.py::test_nothing
 FAILED r2e_tests/test_1.py::test_add - no
 """
 _KODCODE = "from solution import add\n\ndef test_add():\n    assert add(1, 2) == 3"
+_HARBOR = {
+    "task.toml": '644 utf-8\n[environment]\ndocker_image = "host"\nworkdir = "/app"\n',
+    "instruction.md": "644 utf-8\nWrite 42 to answer.txt.",
+    "tests/test.sh": "755 utf-8\n#!/bin/bash\necho 0 > /logs/verifier/reward.txt\n",
+    "solution/solve.sh": "755 utf-8\n#!/bin/bash\necho 42 > answer.txt\n",
+    "environment/notes.txt": "644 utf-8\nnothing\n",
+}
 _DEBUGGED = "from f_code import f\n\ndef test_f():\n    assert f() == 2\n"
 
 
@@ -111,6 +118,7 @@ def base_rows(commit: str) -> dict[str, Row]:
                 "task_name": "f_7",
             },
         },
+        "harbor": {"name": "harbor-1", "folder": dict(_HARBOR)},
     }
 
 
@@ -123,7 +131,8 @@ def faulty_rows(name: str, commit: str, number: int, seed: int) -> Iterator[tupl
         inner = json.loads(carried["instance_dict"]) if carried else row
         _set(inner, _id_of(name), f"faulty-{at}")
         problem = _PROBLEM.get(name, "problem_statement")
-        inner[problem] = inner[problem].replace(".", f" ({at}).", 1)  # no two rows are the same task
+        asked = inner["folder"] if name == "harbor" else inner
+        asked[problem] = asked[problem].replace(".", f" ({at}).", 1)  # no two rows are the same task
         faults = [*_FIELD_FAULTS, *_FAULTS.get(_family(name), ())]
         fault = rng.choice(faults)(rng, inner["metadata"]["instance"] if name == "slime" else inner)
         if carried:
@@ -138,13 +147,14 @@ def _family(name: str) -> str:
 def _id_of(name: str) -> tuple[str, ...]:
     return {
         "hone": ("id",),
+        "harbor": ("name",),
         "slime": ("metadata", "instance", "instance_id"),
         "kodcode": ("question_id",),
         "debugging": ("extra_info", "task_name"),
     }.get(name, ("instance_id",))
 
 
-_PROBLEM = {"hone": "problem", "slime": "text", "kodcode": "question"}
+_PROBLEM = {"hone": "problem", "harbor": "instruction.md", "slime": "text", "kodcode": "question"}
 
 
 def _set(row: Row, path: tuple[str, ...], value: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from hone.tasks.errors import TaskError
 from hone.types import Task
 from hone.utils.files import replace_file
+from hone.utils.text import digest as digest
 
 
 @cache
@@ -27,8 +27,14 @@ _LATER = ("python", "build")  # fields of Environment
 
 
 def to_dict(task: Task) -> dict[str, Any]:
-    """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that."""
-    return _plain(task)
+    """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that.
+
+    Only a Harbor task has `checks.folder`: the rows of others are those that earlier versions wrote.
+    """
+    data = _plain(task)
+    if not data["checks"]["folder"]:
+        del data["checks"]["folder"]
+    return data
 
 
 def _plain(value: Any) -> Any:
@@ -81,8 +87,3 @@ def content_hash(task: Task) -> str:
     environment = {name: value for name, value in data["environment"].items() if value or name not in _LATER}
     checks = {name: value for name, value in data["checks"].items() if name not in ("controls", "excused")}
     return digest({"problem": data["problem"], "environment": environment, "checks": checks})
-
-
-def digest(data: Any) -> str:
-    """Return the SHA-256 of JSON values, independent of the order of keys."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import debugging, kodcode, own, r2e, swebench
+from hone.tasks.formats import debugging, harbor, kodcode, own, r2e, swebench
 from hone.tasks.rows import Row, merge, record, text
 from hone.types import Task
 
@@ -21,6 +21,7 @@ _CARRIED = {
 }
 _SHARED = ("instance_id", "base_commit", "problem_statement")  # columns that are also beside the row there
 _KEPT = ("row", "format")  # of a task's metadata
+_OWN = ("hone", "harbor")  # formats whose rows are in the task itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ class Format:
     def read(self, row: Row) -> Task:
         """Return the task of a row, with the row in its metadata. Raises TaskError."""
         task = self.to_task(row)
-        if self.name == "hone":
+        if self.name in _OWN:
             return task
         return dataclasses.replace(task, metadata={**task.metadata, "row": row, "format": self.name})
 
     def write(self, task: Task) -> Row:
         """Return the original row of a task with later changes, or a new row. Raises TaskError."""
         row = task.metadata.get("row")
-        if self.name == "hone" or task.metadata.get("format") != self.name or not isinstance(row, dict):
+        if self.name in _OWN or task.metadata.get("format") != self.name or not isinstance(row, dict):
             return self.to_row(task)
         kept = {name: value for name, value in task.metadata.items() if name not in _KEPT}
         now = self.to_row(dataclasses.replace(task, metadata=kept))
@@ -61,6 +62,8 @@ def _name_of(row: Row) -> str | None:
     columns = row.keys()
     if {"environment", "checks"} <= columns:
         return "hone"
+    if {"name", "folder"} <= columns:
+        return "harbor"
     if {"text", "metadata"} <= columns:
         return "slime"
     if "responses_create_params" in columns:
@@ -165,5 +168,6 @@ _ALL = (
     ),
     Format("kodcode", "KodCode: a question, a solution and its tests.", kodcode.to_task, kodcode.to_row),
     Format("debugging", "Files with a bug, and tests beside them.", debugging.to_task, debugging.to_row),
+    Format("harbor", "A Harbor task: a folder with task.toml.", harbor.to_task, harbor.to_row),
 )
 FORMATS = {format.name: format for format in _ALL}

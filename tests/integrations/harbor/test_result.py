@@ -1,0 +1,125 @@
+"""What travels of an agent's files, from the tar stream that its sandbox gives."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hone.environment import BrokenTree, PatchRefused
+from hone.environment.result_tree import changed_files, commit_stream, diff_stream, make_directory
+
+NAMES = st.text(
+    st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=8
+)
+TREES = st.dictionaries(
+    NAMES.map(lambda name: f"d{name}"), st.tuples(st.binary(max_size=30), st.booleans()), max_size=5
+)
+ROOTS = ("/app",)
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def member(name: str, data: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, data
+
+
+def base_of(folder: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    make_directory(folder / "base")
+    commit_stream(archive(folder / "base.tar", *members), folder / "base", ROOTS)
+    return folder / "base"
+
+
+def changed(
+    folder: Path, base: Path, *members: tuple[tarfile.TarInfo, bytes]
+) -> dict[str, tuple[str, bytes]]:
+    """Return path -> kind and content of what a patch to these members changes."""
+    patch = diff_stream(archive(folder / "now.tar", *members), base, ROOTS, max_kib=1024)
+    return {file.path: (file.kind, file.content) for file in changed_files(patch, base)}
+
+
+def members_of(tree: Mapping[str, tuple[bytes, bool]]) -> list[tuple[tarfile.TarInfo, bytes]]:
+    return [member(f"app/{name}", data, mode=0o755 if run else 0o644) for name, (data, run) in tree.items()]
+
+
+@given(before=TREES, after=TREES)
+def test_every_change_of_a_tree_travels(before: Mapping[str, tuple[bytes, bool]], after: Mapping[str, tuple[bytes, bool]], tmp_path_factory: pytest.TempPathFactory) -> None:  # fmt: skip  # noqa: E501
+    folder = tmp_path_factory.mktemp("result")
+    base = base_of(folder, *members_of(before))
+    expected = {
+        f"app/{name}": ("program" if run else "file", data)
+        for name, (data, run) in after.items()
+        if before.get(name) != (data, run)
+    } | {f"app/{name}": ("deleted", b"") for name in before.keys() - after.keys()}
+    kept = {path: entry for path, entry in expected.items() if not path.endswith(".pyc")}
+    assert changed(folder, base, *members_of(after)) == kept
+
+
+def test_links_within_the_tree_travel_and_others_do_not(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    links = {"app/in": "a", "app/up": "../etc/passwd", "app/out": "/etc/passwd"}
+    made = [member(name, type=tarfile.SYMTYPE, linkname=to) for name, to in links.items()]
+    assert changed(tmp_path, base, member("app/a", b"1"), *made) == {"app/in": ("link", b"a")}
+
+
+def test_second_name_of_a_file_is_a_file(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    second = member("app/b", type=tarfile.LNKTYPE, linkname="app/a")
+    assert changed(tmp_path, base, member("app/a", b"1"), second) == {"app/b": ("file", b"1")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["etc/passwd", "logs/verifier/reward.txt", "app/../etc/x", "/etc/x", "app/.git/hooks/x",
+     "app/.gitmodules",     "app/__pycache__/x.py", "app/x.pyc", "appendix/x", "app//x", "app/./x"],
+)  # fmt: skip
+def test_names_outside_of_a_result_do_not_travel(name: str, tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    assert changed(tmp_path, base, member("app/a", b"1"), member(name, b"evil")) == {}
+
+
+def test_devices_do_not_travel(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    special = [member("app/pipe", type=tarfile.FIFOTYPE), member("app/disk", type=tarfile.CHRTYPE)]
+    assert changed(tmp_path, base, member("app/a", b"1"), *special) == {}
+
+
+def test_attributes_in_the_tree_change_nothing(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1\r\n"))
+    found = changed(tmp_path, base, member("app/a", b"2\r\n"), member("app/x", b"\xff\r\n"))
+    assert found == {"app/a": ("file", b"2\r\n"), "app/x": ("file", b"\xff\r\n")}
+
+
+def test_damaged_stream_is_the_agents_fault(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    (tmp_path / "bad.tar").write_bytes(b"nonsense" * 200)
+    with pytest.raises(BrokenTree, match="cannot be read"):
+        diff_stream(tmp_path / "bad.tar", base, ROOTS, max_kib=1024)
+
+
+def test_result_above_the_limit_is_refused(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    large = archive(tmp_path / "now.tar", member("app/a", bytes(range(256)) * 400))
+    with pytest.raises(BrokenTree, match="larger than 1 KiB"):
+        diff_stream(large, base, ROOTS, max_kib=1)
+
+
+def test_patch_that_does_not_apply_is_refused(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1\n"))
+    patch = "--- a/app/a\n+++ b/app/a\n@@ -1 +1 @@\n-other\n+new\n"
+    with pytest.raises(PatchRefused, match="does not apply"):
+        changed_files(patch, base)
