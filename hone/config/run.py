@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from hone.agents.settings import AnyAgentSettings, BashAgentSettings, DemonstratorSettings
+from hone.config.remote_learners import remote_learner_problem
 from hone.config.settings import PlacementSettings
 from hone.evaluate.settings import EvaluateSettings
 from hone.grading.settings import GradingSettings, JudgeSettings, ProgressSettings
@@ -26,7 +27,7 @@ from hone.sandbox.settings import SandboxSettings
 from hone.settings import Mark, Settings
 from hone.simulate.settings import SimulateSettings
 from hone.tasks.settings import TasksSettings
-from hone.train.settings import MetricsSettings, PassSettings, SftSettings, TrainSettings
+from hone.train.settings import MetricsSettings, SftSettings, TrainSettings
 
 Command = Literal["sft", "train", "replay", "eval", "quickstart"]
 SAMPLING: tuple[Command, ...] = ("train", "eval", "quickstart")  # the commands that open an engine
@@ -233,22 +234,9 @@ class RunSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _service_has_the_optimizer(self) -> RunSettings:
-        train = self.train
-        if train.learner != "tinker":
-            return self
-        if train.optimizer.name != "adamw":
-            raise ValueError(
-                f'a Tinker service has no optimizer "{train.optimizer.name}": set train.optimizer.name '
-                'to "adamw"'
-            )
-        defaults = PassSettings()
-        for name in PassSettings.model_fields:
-            if getattr(train.batch, name) != getattr(defaults, name):
-                raise ValueError(
-                    f"train.batch.{name} has no effect at a Tinker service, which divides rows into passes "
-                    f"itself: set it to {getattr(defaults, name)}"
-                )
+    def _learner_elsewhere_honours_the_settings(self) -> RunSettings:
+        if problem := remote_learner_problem(self.train):
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

@@ -27,9 +27,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from hone.train.errors import CheckpointError, TrainError
-from hone.train.settings import EXPERTS, LoraSettings
+from hone.train.settings import ALL_LINEAR, EXPERTS, LoraSettings
 from hone.train.sharding import gather
-from hone.train.tinker_settings import ALL_LINEAR
 
 if TYPE_CHECKING:  # their imports take seconds
     from peft import LoraConfig

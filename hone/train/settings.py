@@ -14,8 +14,7 @@ from hone.train.algorithms.registry import AnyAlgorithmSettings
 from hone.train.algorithms.rule import loss_rule
 from hone.train.corrections import AnyCorrectionSettings, NoCorrectionSettings
 from hone.train.distill_settings import DistillSettings
-from hone.train.prime_rl_settings import PrimeRLSettings, prime_rl_problem
-from hone.train.tinker_settings import ALL_LINEAR, tinker_problem
+from hone.train.prime_rl_settings import PrimeRLSettings
 
 Tree = Literal["auto", "off", "mask", "depth_first"]
 
@@ -161,7 +160,7 @@ class ParallelSettings(Settings):
 NO_CRITIC = (
     'only the learner "in_process" has a critic: set train.learner to it, or an algorithm other than ppo'
 )
-EXPERTS = "experts"  # the target of adapters that `all-linear` leaves out
+ALL_LINEAR, EXPERTS = "all-linear", "experts"  # targets of adapters that name several layers
 
 
 class LoraSettings(Settings):
@@ -322,12 +321,6 @@ class LearnerSettings(Settings):
             )
         return self
 
-    @model_validator(mode="after")
-    def _service_trains_adapters(self) -> Self:
-        if self.learner == "tinker" and (problem := tinker_problem(self)):
-            raise ValueError(problem)
-        return self
-
 
 class TrainSettings(LearnerSettings):
     """Reinforcement learning."""
@@ -368,8 +361,6 @@ class TrainSettings(LearnerSettings):
             rule = loss_rule(self.algorithm, self.loss)
             if rule.critic is not None and self.learner != "in_process":
                 raise ValueError(NO_CRITIC)
-            if self.learner == "prime_rl" and (problem := prime_rl_problem(self, rule)):
-                raise ValueError(f'train.learner = "prime_rl" {problem}')
         if not isinstance(self.corrections, NoCorrectionSettings) and self.loss.old_logprobs == "engine":
             raise ValueError(
                 "corrections need the trainer's log-probabilities before the first optimiser step: "

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hone.config.remote_learners import prime_rl_problem
+from hone.train.algorithms.surrogates import SURROGATES
 from hone.train.errors import TrainError
 from hone.train.loss import PolicyObjective
-from hone.train.prime_rl_settings import SURROGATES, prime_rl_problem
 from hone.train.settings import TrainSettings
 
 LOSS = "hone.integrations.prime_rl.loss.loss"
@@ -23,8 +24,8 @@ def trainer_config(
 
     Raises TrainError for a custom algorithm that prime-rl cannot train; settings refuse every other.
     """
-    if problem := prime_rl_problem(settings, objective.loss_rule):
-        raise TrainError(f'train.learner = "prime_rl" {problem}')
+    if problem := prime_rl_problem(settings):
+        raise TrainError(problem)
     optimizer, rule = settings.optimizer, objective.loss_rule
     name = next(name for name, surrogate in SURROGATES.items() if surrogate is rule.surrogate)
     high = None if math.isinf(rule.bounds.high) else rule.bounds.high

@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hone.train.algorithms.surrogates import Bounds
-from hone.train.prime_rl_settings import SURROGATES
+from hone.train.algorithms.surrogates import SURROGATES, Bounds
 
 if TYPE_CHECKING:
     from torch import Tensor

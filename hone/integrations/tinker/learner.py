@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from hone.config.remote_learners import TINKER_ALPHA
 from hone.integrations.tinker.mapping import Normalisation, losses, scored_example, trained_examples
 from hone.integrations.tinker.measure import Behaviour, measure
 from hone.integrations.tinker.service import Service, ServiceError, Training
@@ -23,7 +24,6 @@ from hone.train.errors import CheckpointError, NonFinite, TrainError
 from hone.train.learner import LearnerSpec, PassReport, Usage
 from hone.train.lora import adapter_tensors, add_adapters, save_adapters, save_merged
 from hone.train.settings import NO_CRITIC, LoraSettings
-from hone.train.tinker_settings import TINKER_ALPHA
 from hone.train.usage import device_usage
 from hone.types import Float32, Int32
 

@@ -78,3 +78,4 @@ def _is_truncated(ratios: Float32, advantages: Float32, bounds: Bounds) -> npt.N
 
 CLIPPED = Surrogate(loss=clipped, is_clipped=_is_clipped)
 TRUNCATED = Surrogate(loss=truncated, is_clipped=_is_truncated)
+SURROGATES = {"clipped": CLIPPED, "truncated": TRUNCATED}

@@ -13,6 +13,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
+from hone.config import RunSettings
 from hone.integrations.prime_rl.configuration import to_toml, trainer_config
 from hone.integrations.prime_rl.learner import PrimeRLLearner
 from hone.train.algorithms.cispo import CispoSettings
@@ -194,8 +195,9 @@ def test_state_of_another_learner_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_setting_that_prime_rl_cannot_honour_is_refused(changes: dict[str, Any], message: str) -> None:
+    train = settings_of(**changes)
     with pytest.raises(ValidationError, match=r'train\.learner = "prime_rl"') as caught:
-        settings_of(**changes)
+        RunSettings(run_dir=Path("run"), train=train)
     assert message in str(caught.value)
 
 

@@ -26,9 +26,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hone.config.remote_learners import TINKER_ALPHA
 from hone.train.lora import adapter_tensors, add_adapters
 from hone.train.settings import LoraSettings
-from hone.train.tinker_settings import TINKER_ALPHA
 
 __version__ = "0.25.0"
 NAME = "tiny"
