@@ -12,6 +12,10 @@ pytestmark = pytest.mark.slow  # imports everything, in processes
 ROOT = Path(__file__).parent.parent
 NEEDS_EXTRA = {
     "hone.integrations.mini_swe_agent": "minisweagent",
+    "hone.integrations.openenv": "openenv",
+    "hone.integrations.swe_rex": "swe-rex",
+    "hone.integrations.tinker_cookbook": "tinker-cookbook",
+    "hone.integrations.verifiers": "verifiers",
     "hone.launch.learner": "torch",
     "hone.launch.quickstart": "transformers",
     "hone.launch.sft": "transformers",
