@@ -9,10 +9,14 @@ from packaging.specifiers import SpecifierSet
 from hone.utils.errors import HoneError
 
 
-class PeerMissing(HoneError, ImportError):
+class PeerMissing(HoneError, ModuleNotFoundError):
     """A package is not installed, or in a version that Hone was not tested with."""
 
     exit_code = 2
+
+    def __init__(self, message: str, *, name: str) -> None:
+        super().__init__(message)
+        self.name = name
 
 
 def require(distribution: str, versions: str, install: str) -> None:
@@ -25,6 +29,8 @@ def require(distribution: str, versions: str, install: str) -> None:
     try:
         found = metadata.version(distribution)
     except metadata.PackageNotFoundError:
-        raise PeerMissing(f"{distribution} is not installed; {versions} is needed: {install}") from None
+        message = f"{distribution} is not installed; {versions} is needed: {install}"
+        raise PeerMissing(message, name=distribution) from None
     if not SpecifierSet(versions).contains(found, prereleases=True):
-        raise PeerMissing(f"{distribution} {found} is installed, but {versions} is needed: {install}")
+        message = f"{distribution} {found} is installed, but {versions} is needed: {install}"
+        raise PeerMissing(message, name=distribution)
