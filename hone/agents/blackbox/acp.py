@@ -117,7 +117,7 @@ class Conversation:
             "updates": dict(self._updates),
             "tool_calls": list(self._tool_calls.values()),
             "malformed": self._malformed,
-            "protocol_error": None if self.broken is None else str(self.broken),
+            "error": None if self.broken is None else str(self.broken),
         }
 
     async def run(self, *, workdir: str, prompt: str, seconds: float) -> None:

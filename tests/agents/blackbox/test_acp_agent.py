@@ -74,7 +74,7 @@ def test_acp_agent_is_recorded_exactly_and_graded(tmp_path: Path) -> None:
             {"title": '{"command": "sed -i \'s/a - b/a + b/\' stats.py"}', "status": "completed"},
         ],
         "malformed": 0,
-        "protocol_error": None,
+        "error": None,
     }
 
 
@@ -85,9 +85,7 @@ def test_acp_agent_is_recorded_exactly_and_graded(tmp_path: Path) -> None:
         ("needs-login", "it refused session/new: Authentication required"),
     ],
 )
-def test_agent_that_cannot_begin_is_an_infrastructure_fault(
-    tmp_path: Path, behaviour: str, why: str
-) -> None:
+def test_agent_that_cannot_begin_is_an_infrastructure_fault(tmp_path: Path, behaviour: str, why: str) -> None:
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), behaviour)
     assert (trajectory.outcome, trajectory.reward) == (Outcome.SANDBOX_ERROR, None)
     assert why in (trajectory.error or "")
@@ -109,7 +107,7 @@ def test_broken_protocol_after_a_reply_counts_against_the_policy(
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), behaviour)
     assert (trajectory.outcome, trajectory.reward) == (Outcome.BROKE_SANDBOX, -1.0)
     assert len(trajectory.turns) == 1
-    found = trajectory.notes["program"]["acp"]["protocol_error"]
+    found = trajectory.notes["program"]["acp"]["error"]
     assert (found is None) == (behaviour == "exits")
     assert why is None or why in found
 
@@ -118,7 +116,7 @@ def test_endless_updates_end_at_their_bound(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(acp, "MESSAGES_MAX", 1000)
     trajectory = rollout(tmp_path, ScriptedEngine(GOOD), "endless")
     assert (trajectory.outcome, trajectory.reward) == (Outcome.BROKE_SANDBOX, -1.0)
-    assert "more than 1,000 messages" in trajectory.notes["program"]["acp"]["protocol_error"]
+    assert "more than 1,000 messages" in trajectory.notes["program"]["acp"]["error"]
 
 
 def test_requests_for_files_and_terminals_are_refused(tmp_path: Path) -> None:
