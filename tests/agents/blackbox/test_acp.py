@@ -151,7 +151,7 @@ def test_broken_protocol_ends_the_conversation(answers: Answers, why: str | None
 def test_output_beyond_its_bounds_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acp, "LINE_MAX", 1000)
     monkeypatch.setattr(acp, "OUTPUT_MAX", 10_000)
-    for piece, why in ((b"x" * 600, "more than 0 MiB"), (b"x\n" * 300, "more than 100 lines")):
+    for piece, why in ((b"x" * 60, "a message has more than"), (b"x\n" * 300, "more than 100 lines")):
         conversation = Conversation(_unused)
         for _ in range(100):
             conversation.feed("stdout", piece)
