@@ -75,6 +75,6 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
 fi
 
-for agent in qwen-code mini-swe-agent; do
+for agent in qwen-code mini-swe-agent qwen-code-acp opencode codex claude-code aider; do
     .venv/bin/hone agents prepare "$agent" >/dev/null || say "tests of $agent are skipped, and fail under CI"
 done

@@ -76,7 +76,8 @@ class DebuggerAgentSettings(PolicyAgentSettings):
 class BlackboxAgentSettings(PolicyAgentSettings):
     kind: Literal["blackbox"] = "blackbox"
     program: Annotated[str, Mark.FILE_CONTENT] = Field(default="", validate_default=True)
-    """A preset (`qwen-code`, `mini-swe-agent`) or a path to a TOML file that describes the program."""
+    """A preset, such as `qwen-code` (`hone agents list` names all), or a path to a TOML file that describes
+    the program."""
 
     @field_validator("program")
     @classmethod

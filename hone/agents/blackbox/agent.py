@@ -1,6 +1,7 @@
 """The black-box agent: a command-line program in the sandbox that asks the policy through the gateway.
 
     sandbox: program -> 127.0.0.1:PORT -> unix socket | host: gateway -> session -> Chat
+             program <- pipe, -> standard output      | host: acp.Conversation (protocol `acp` only)
 
 Invariant: a failure after the first reply counts against the policy; a program that never received a reply
 could not work here, which is an infrastructure fault.
@@ -14,11 +15,12 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hone.agents.blackbox.acp import GRACE_S, AcpError, Conversation
 from hone.agents.blackbox.layer import default_layers, prepare
 from hone.agents.blackbox.program import LAYERS, Program, fill, load_program
 from hone.agents.contract import AgentFailed, AgentRun
@@ -39,9 +41,10 @@ from hone.utils.concurrency import cancel_all
 
 PORT = 41911  # of the sandbox's own loopback
 HOME = "/tmp/.agent"  # noqa: S108 - in the sandbox; outside the workdir, so that no patch holds its files
-GRACE_S = 10.0  # for the program to exit after its session has ended
+_INPUT = f"{HOME}/input"  # the named pipe of an agent with the protocol acp
 KILL_TIMEOUT_S = 10.0
 _JOIN_TIMEOUT_S = 30.0
+_SEND_TIMEOUT_S = 60.0
 _NO_LIMIT_S = 7 * 24 * 3600.0
 _KEPT = 4096  # characters of the head and of the tail of an output, for the record
 _ARGUMENT_MAX = 131_071  # bytes; MAX_ARG_STRLEN of Linux, without the null
@@ -96,15 +99,16 @@ class BlackboxAgent:
             values = self._values(task, session, chat)
             command, env = self._command(values)
             await self._prepare(sandbox, task, values)
-            result, killed = await self._execute(sandbox, session, command, env)
+            talk = await self._open_conversation(sandbox)
+            result, killed = await self._execute(sandbox, session, command, env, values, talk)
         except SandboxLost as error:
             if session.exchanges:
                 raise
             raise AgentFailed(f"the sandbox was lost while {self.program.name} started: {error}") from error
         finally:
             await self.gateway.close(session)
-        run.notes["program"] = _report(self.program, session, result)
-        self._set_ending(session, run, result, killed=killed)
+        run.notes["program"] = _report(self.program, session, result, talk)
+        self._set_ending(session, run, result, talk, killed=killed)
 
     def _values(self, task: Task, session: Session, chat: Chat) -> dict[str, Any]:
         """Return the values of the placeholders in the program's templates."""
@@ -153,25 +157,63 @@ class BlackboxAgent:
                 f"port {PORT} of the sandbox cannot be forwarded to the gateway: {_last_line(joined)}"
             )
 
+    async def _open_conversation(self, sandbox: Sandbox) -> Conversation | None:
+        """Return the conversation with an agent that starts next; None for the protocol `command`."""
+        if self.program.run.protocol != "acp":
+            return None
+        made = await sandbox.exec(["mkfifo", "-m", "600", _INPUT], timeout_s=_JOIN_TIMEOUT_S)
+        if made.exit_code != 0:
+            raise AgentFailed(f"{_INPUT} cannot be made in this image: {_last_line(made)}")
+
+        async def send(line: bytes) -> None:
+            write = ["bash", "-c", 'cat >"$0"', _INPUT]
+            sent = await sandbox.exec(write, stdin=line, timeout_s=_SEND_TIMEOUT_S)
+            if sent.exit_code != 0:
+                raise AcpError(f"it does not read its input: {sent.ending}")
+
+        return Conversation(send)
+
     async def _execute(
-        self, sandbox: Sandbox, session: Session, command: list[str], env: dict[str, str]
+        self,
+        sandbox: Sandbox,
+        session: Session,
+        command: list[str],
+        env: dict[str, str],
+        values: Mapping[str, Any],
+        talk: Conversation | None,
     ) -> tuple[ExecResult | None, bool]:
         """Run the program; return its result (None: even a kill did not end it) and whether it was killed."""
         deadline = asyncio.timeout(None)
-        watch = asyncio.create_task(self._watch(sandbox, session, deadline))
+        helpers = [asyncio.create_task(self._watch(sandbox, session, deadline, talk))]
+        limit_s = self._limits.seconds or _NO_LIMIT_S
+        on_output = None
+        if talk is not None:
+            command = ["bash", "-c", 'exec "$@" <>"$0"', _INPUT, *command]  # its input never ends
+            limit_s = min(limit_s + 2 * GRACE_S + _SEND_TIMEOUT_S, _NO_LIMIT_S)  # cancelled before
+            on_output = talk.feed
+            helpers.append(asyncio.create_task(self._converse(sandbox, talk, values, deadline)))
         result = None
         try:
             async with deadline:
-                limit_s = self._limits.seconds or _NO_LIMIT_S
-                result = await sandbox.exec(command, timeout_s=limit_s, env=env)
+                result = await sandbox.exec(command, timeout_s=limit_s, env=env, on_output=on_output)
         except TimeoutError:
             if not deadline.expired():
                 raise
         finally:
-            await cancel_all([watch])  # drops its error: the command above raises for a lost sandbox
+            await cancel_all(helpers)  # drops their errors: the command above raises for a lost sandbox
         return result, deadline.when() is not None
 
-    async def _watch(self, sandbox: Sandbox, session: Session, deadline: asyncio.Timeout) -> None:
+    async def _converse(
+        self, sandbox: Sandbox, talk: Conversation, values: Mapping[str, Any], deadline: asyncio.Timeout
+    ) -> None:
+        """Give the agent its prompt; end it when it has answered, broke the protocol, or ran out of time."""
+        with suppress(AcpError):  # `talk.broken`
+            await talk.run(workdir=values["workdir"], prompt=values["prompt"], seconds=self._limits.seconds)
+        await _kill(sandbox, deadline)
+
+    async def _watch(
+        self, sandbox: Sandbox, session: Session, deadline: asyncio.Timeout, talk: Conversation | None
+    ) -> None:
         """Kill a program that never asks, or that keeps running after its session has ended."""
         try:
             async with asyncio.timeout(self.program.run.start_timeout_s):
@@ -180,12 +222,20 @@ class BlackboxAgent:
             if session.calls_started:
                 await session.over.wait()
         if session.ended is not None:
+            if talk is not None:
+                with suppress(AcpError):
+                    await talk.cancel()
             await asyncio.sleep(GRACE_S)
-        deadline.reschedule(asyncio.get_running_loop().time() + KILL_TIMEOUT_S)
-        await sandbox.exec(["bash", "-c", "kill -9 -1"], timeout_s=KILL_TIMEOUT_S)  # all but process 1
+        await _kill(sandbox, deadline)
 
     def _set_ending(
-        self, session: Session, run: AgentRun, result: ExecResult | None, *, killed: bool
+        self,
+        session: Session,
+        run: AgentRun,
+        result: ExecResult | None,
+        talk: Conversation | None,
+        *,
+        killed: bool,
     ) -> None:
         """Set the limit, the submission or the policy's failure that ended the run; raise any other error."""
         error = session.error
@@ -194,20 +244,31 @@ class BlackboxAgent:
         if session.ended is not None:
             run.ending = _LIMITS[session.ended]
             return
-        if result is not None and result.timed_out:
+        if (result is not None and result.timed_out) or (talk is not None and talk.timed_out):
             run.ending = Outcome.TIME_LIMIT
             return
-        if error is not None and (result is None or result.exit_code != 0 or not session.exchanges):
+        if talk is None:
+            ended_well = result is not None and result.exit_code == 0
+        else:
+            ended_well = talk.stop_reason is not None
+        if error is not None and not (ended_well and session.exchanges):
             raise error
         if not session.exchanges:
-            raise AgentFailed(self._start_error(result, killed=killed))
-        assert result is not None, "a program is killed when its session is over, or had no call"
-        run.ending = self.program.ending(result.exit_code, *_outputs(result))
+            raise AgentFailed(self._start_error(result, talk, killed=killed))
+        if talk is not None:
+            run.ending = None if ended_well else Outcome.BROKE_SANDBOX
+        else:
+            assert result is not None, "a program is killed when its session is over, or had no call"
+            run.ending = self.program.ending(result.exit_code, *_outputs(result))
         run.submitted = run.ending is None
 
-    def _start_error(self, result: ExecResult | None, *, killed: bool) -> str:
+    def _start_error(self, result: ExecResult | None, talk: Conversation | None, *, killed: bool) -> str:
         """Return a sentence on a program that ended before its first reply."""
         name = self.program.name
+        if talk is not None and talk.broken is not None:
+            return f"{name} cannot be used by the Agent Client Protocol: {talk.broken}"
+        if talk is not None and talk.stop_reason is not None:
+            return f"{name} ended its turn ({talk.stop_reason}) before its first reply of the model"
         last = _last_line(result) if result is not None else ""
         if result is None or killed:
             return f"{name} did not ask the model within {self.program.run.start_timeout_s:g} s: {last}"
@@ -222,6 +283,12 @@ class BlackboxAgent:
         return f"{name} ended with exit code {result.exit_code} before its first reply of the model: {last}"
 
 
+async def _kill(sandbox: Sandbox, deadline: asyncio.Timeout) -> None:
+    """Kill the program, and give up its command soon after."""
+    deadline.reschedule(asyncio.get_running_loop().time() + KILL_TIMEOUT_S)
+    await sandbox.exec(["bash", "-c", "kill -9 -1"], timeout_s=KILL_TIMEOUT_S)  # all but process 1
+
+
 def _outputs(result: ExecResult) -> tuple[str, str]:
     return result.text, result.stderr.decode("utf-8", "replace")
 
@@ -231,13 +298,17 @@ def _last_line(result: ExecResult) -> str:
     return lines[-1][-300:] if lines else "it printed nothing"
 
 
-def _report(program: Program, session: Session, result: ExecResult | None) -> dict[str, Any]:
+def _report(
+    program: Program, session: Session, result: ExecResult | None, talk: Conversation | None
+) -> dict[str, Any]:
     """Return the record of the program for the trajectory."""
     report: dict[str, Any] = {
         "name": program.name,
         "exchanges": dict(Counter(str(exchange.purpose) for exchange in session.exchanges)),
         "retries": session.retries,
     }
+    if talk is not None:
+        report["acp"] = talk.notes
     if result is None:
         return report | {"exit_code": None}
     return report | {

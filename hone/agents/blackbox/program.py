@@ -127,6 +127,9 @@ class Run(Settings):
 
     command: tuple[str, ...] = Field(min_length=1)
     """The argument list; run in the task's workdir, as the sandbox's user."""
+    protocol: Literal["command", "acp"] = "command"
+    """How the agent gets its prompt and ends: `command`, by its arguments and its exit code; `acp`, by the
+    Agent Client Protocol on its standard input and output."""
     prompt: str
     """The agent's instructions; may use `{{ problem }}` and `{{ workdir }}`. Other texts name it
     `{{ prompt }}`; the file `{{ prompt_file }}` holds it, too."""
@@ -196,8 +199,18 @@ class Program(Settings):
     """The command of one rollout."""
     files: tuple[File, ...] = ()
     """Files written before the command runs."""
-    exits: tuple[Exit, ...] = Field(min_length=1)
-    """Exit rules, tried in this order."""
+    exits: tuple[Exit, ...] = ()
+    """Exit rules, tried in this order; none with the protocol `acp`, where no exit is a submission."""
+
+    @model_validator(mode="after")
+    def _exits_fit_the_protocol(self) -> Program:
+        if self.run.protocol == "acp" and self.exits:
+            raise ValueError(
+                "with the protocol acp an agent ends by its answer to the prompt: remove the exits"
+            )
+        if self.run.protocol == "command" and not self.exits:
+            raise ValueError("a command needs exit rules: say which exit code is a submission")
+        return self
 
     @property
     def layer(self) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.agents.blackbox import Program, load_program, presets
-from hone.agents.blackbox.program import fill
+from hone.agents.blackbox.program import PLACEHOLDERS, fill
 from hone.agents.scaffold import ScaffoldError
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
 
@@ -43,9 +43,8 @@ def load(folder: Path, text: str) -> Program:
     return load_program(str(path))
 
 
-@pytest.mark.parametrize("name", ["qwen-code", "mini-swe-agent"])
+@pytest.mark.parametrize("name", presets())
 def test_presets_load(name: str) -> None:
-    assert name in presets()
     program = load_program(name)
     assert program.name == name
     assert program.layer == f"/srv/hone/agents/{name}"
@@ -71,6 +70,8 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ('name = "tool"', 'name = "../tool"', "name: String should match"),
         ("{{ problem }}", "{{ problm }}", "run.prompt: 'problm' is undefined; the placeholders are problem,"),
         ("{{ layer }}", "{% layer", "run.command[0]: "),
+        ("[run]", '[run]\nprotocol = "acp"', "with the protocol acp an agent ends by its answer"),
+        (GOOD[GOOD.index("[[exits]]") :], "", "a command needs exit rules"),
         ('[[exits]]\nending = "turn_limit"', "[[exits", "is not TOML"),
         (
             "[run]",
@@ -121,6 +122,16 @@ def test_no_exit_rule_maps_to_infrastructure(code: int, out: str, err: str) -> N
 @given(st.text())
 def test_placeholder_value_is_never_rendered_as_a_template(text: str) -> None:
     assert fill("<{{ problem }}>", {"problem": text}) == f"<{text}>"
+
+
+@pytest.mark.parametrize("name", presets())
+def test_preset_gets_the_key_and_the_address_of_its_session(name: str) -> None:
+    program = load_program(name)
+    texts = [*program.run.command, *program.run.env.values(), *(file.text for file in program.files)]
+    values = dict.fromkeys(PLACEHOLDERS, "x") | {"max_prompt_tokens": 1, "key": "KEY", "base_url": "URL"}
+    filled = [fill(text, values) for text in texts]
+    assert any("KEY" in text for text in filled)
+    assert any("URL" in text for text in filled)
 
 
 @pytest.mark.parametrize(("context", "expected"), [(12_288, 12_288), (40_000, 33_000), (131_072, 131_072)])

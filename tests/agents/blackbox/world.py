@@ -50,6 +50,8 @@ def published(name: str, *arguments: str) -> Program:
     if reason:
         end = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         end(f"{reason}: run scripts/install-services.sh")
+    if not arguments:
+        return program
     command = program.run.command
     first_option = next(i for i, word in enumerate(command) if word.startswith("--"))
     changed = (*command[:first_option], *arguments, *command[first_option:])

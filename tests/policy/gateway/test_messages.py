@@ -86,6 +86,23 @@ def test_a_conversation_with_thinking_and_parallel_tools_is_one_branch(renderer_
     asyncio.run(converse())
 
 
+def test_system_message_within_a_conversation_is_read(renderer_and_tokenizer):
+    async def converse():
+        async with open_world(renderer_and_tokenizer, [LOOK, DONE]) as world:
+            client = client_of(world, max_retries=0)
+            messages: list = [
+                QUESTION,
+                {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+            ]
+            messages += answered(await ask(client, messages, stream=False))
+            await ask(client, messages, stream=False)
+            roles = [message["role"] for message in world.session.exchanges[-1].messages]
+            assert roles == ["system", "user", "system", "assistant", "tool", "tool", "user"]
+            assert not world.chat.forks
+
+    asyncio.run(converse())
+
+
 def test_moving_cache_marks_keep_one_branch(renderer_and_tokenizer):
     async def converse():
         async with open_world(renderer_and_tokenizer, [LOOK, LOOK, DONE]) as world:

@@ -33,6 +33,7 @@ _EVERY_BLOCK = ("type", "cache_control", "citations")
 _OF_ROLE = {
     "assistant": ("text", "thinking", "tool_use", "redacted_thinking"),
     "user": ("text", "tool_result"),
+    "system": ("text",),
 }
 _STOP = {
     Ending.STOP: "end_turn",
@@ -128,8 +129,10 @@ def _messages(encoded: Raw, number: int) -> list[Message]:
     item = fields.read_object(encoded, where)
     fields.refuse_others(item, where, ("role", "content"))
     role, content = item.get("role"), item.get("content")
-    if role not in ("user", "assistant"):
-        raise invalid(f"{where}.role is {role!r}: user or assistant", f"{where}.role")
+    if role not in ("user", "assistant") and not (role == "system" and number > 0):
+        raise invalid(
+            f"{where}.role is {role!r}: user or assistant, or after the first message system", f"{where}.role"
+        )
     if content is None:
         raise invalid(f"{where}.content must be a string or a list", f"{where}.content")
     texts: list[str] = []
