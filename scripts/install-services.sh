@@ -5,8 +5,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/packages.sh
-yes=
-[ "${1:-}" != --yes ] || yes=true
+yes= agents='qwen-code mini-swe-agent'
+for option; do
+    case $option in
+    --yes) yes=true ;;
+    --full) agents+=' qwen-code-acp opencode codex claude-code aider' ;;  # 2 GB, for `make test-full`
+    esac
+done
 
 # program, and its package for apt, dnf, pacman and apk; "-" where there is none
 table='
@@ -75,6 +80,6 @@ if [ ${#missing[@]} -gt 0 ]; then
     fi
 fi
 
-for agent in qwen-code mini-swe-agent qwen-code-acp opencode codex claude-code aider; do
+for agent in $agents; do
     .venv/bin/hone agents prepare "$agent" >/dev/null || say "tests of $agent are skipped, and fail under CI"
 done

@@ -127,7 +127,8 @@ def test_a_command_of_the_docs_is_one_that_runs(page: str, command: str, monkeyp
         monkeypatch.chdir(ROOT)
         arguments = [word for word in words[1:] if word != "--dry-run"]
         last = "--dry-run" if arguments[0] in JOBS and "--help-config" not in arguments else "--help"
-        monkeypatch.setattr(sys, "argv", ["hone", *arguments, last])
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        monkeypatch.setattr(sys, "argv", ["hone", *arguments[:end], last, *arguments[end:]])
         assert main() == 0
     else:
         assert words[0] in OTHER_COMMANDS
