@@ -24,6 +24,7 @@ NEEDS_EXTRA = {
     "hone.launch.learner": "torch",
     "hone.launch.quickstart": "transformers",
     "hone.launch.sft": "transformers",
+    "hone.launch.tinker": "torch",
     "hone.launch.train": "transformers",
     "hone.launch.validate": "safetensors",
     "hone.launch.weights": "torch",

@@ -54,7 +54,7 @@ KINDS = (
     + '[agent]\nkind = "demonstrator"\n[engine]\nkind = "openai"\nurls = ["http://a/v1"]\nmodel_name = "m"\n'
     '[demonstrations.agent]\nkind = "demonstrator"\n',
     FINAL + '[engine]\nkind = "sglang"\nurls = ["http://a"]\n',
-    FINAL + '[engine]\nkind = "tinker"\n',
+    FINAL + '[engine]\nkind = "tinker"\n[judge.engine]\nkind = "tinker"\n',
     FINAL + TEACHER_SERVER,
 )
 JUDGE_ENDPOINT = (
