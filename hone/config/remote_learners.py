@@ -66,7 +66,6 @@ def _prime_rl_problems(settings: TrainSettings, rule: LossRule) -> Iterator[tupl
     )
     yield settings.lora is not None, "trains all weights: remove train.lora, or use another learner"
     yield loss.kl_coef > 0, "has no reference model: set train.loss.kl_coef = 0"
-    yield rule.critic is not None, "has no critic: choose an algorithm other than ppo"
     yield (
         rule.sequence_ratio,
         "computes ratios per token, and this algorithm needs those of whole rollouts: choose another one",

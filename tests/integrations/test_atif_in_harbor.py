@@ -20,7 +20,7 @@ from hone.launch.trajectories import Choice, export_rollouts, read_atif
 from hone.outcomes import Outcome
 from hone.rollout.store import Store
 from hone.types import Trajectory
-from tests.integrations.rollouts import KINDS, roll_out
+from tests.integrations.real_rollouts import KINDS, roll_out
 from tests.integrations.test_atif import forked
 from tests.rollout.test_store import assert_same, trajectories
 

@@ -127,7 +127,7 @@ def test_requests_for_files_and_terminals_are_refused(tmp_path: Path) -> None:
     assert "result" not in errors
 
 
-@pytest.mark.parametrize("limit", ["calls", "seconds"])
+@pytest.mark.parametrize("limit", ["calls", pytest.param("seconds", marks=pytest.mark.full)])
 def test_limit_cancels_the_turn_and_grades_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
