@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
 
 AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator")
-PROGRAMS = ("blackbox:qwen-code", "blackbox:mini-swe-agent")  # presets; others are paths to a TOML file
+# presets of `hone.agents.blackbox`; other programs are paths to a TOML file
+PROGRAMS = (
+    "blackbox:qwen-code",
+    "blackbox:qwen-code-acp",
+    "blackbox:mini-swe-agent",
+    "blackbox:opencode",
+    "blackbox:codex",
+    "blackbox:claude-code",
+    "blackbox:aider",
+)
 SCRIPTED = ("oracle", "noop", "demonstrator")
 # Without a recipe: only the tasks of --tasks, in sandboxes large enough for whole repositories.
 NO_RECIPE = (
