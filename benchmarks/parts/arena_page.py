@@ -18,9 +18,12 @@ def percent(rate: Rate) -> str:
     return f"{100 * rate.rate:.1f} % ({100 * rate.low:.1f} to {100 * rate.high:.1f})"
 
 
+def points(gain: Mean) -> str:
+    return f"{100 * gain.mean:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+
+
 def gained(gain: Mean) -> str:
-    shown = f"{100 * gain.mean:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
-    return shown if gain.low > 0 else f"{shown}: none shown"
+    return points(gain) if gain.low > 0 else f"{points(gain)}: none shown"
 
 
 def rows_table(rows: Sequence[Row]) -> str:
@@ -44,7 +47,7 @@ def clearest(pair: Pair) -> str:
     verdict = "" if corrected < SIGNIFICANT else "; no row is shown to be better than another"
     return (
         f"Task by task, the clearest of the {pair.pairs} pairs of rows are {pair.better} and {pair.worse}: "
-        f"{gained(pair.gain)} points, exact sign test p = {pair.p_value:.2g}, times {pair.pairs} pairs "
+        f"{points(pair.gain)} points, exact sign test p = {pair.p_value:.2g}, times {pair.pairs} pairs "
         f"{corrected:.2g}{verdict}.\n"
     )
 
