@@ -9,7 +9,7 @@ from itertools import permutations
 from pathlib import Path
 
 from benchmarks.parts.arena_stages import Stage
-from hone.evaluate.statistics import Mean, Rate, compare, resolve_rate
+from hone.evaluate.statistics import Comparison, Mean, Rate, compare, resolve_rate
 from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
 
 START = "start"  # the stage of the results before reinforcement learning
@@ -56,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The two rows of a table that differ most clearly, compared task by task."""
+    """The two rows of a table that differ most clearly, compared task by task over their common seeds."""
 
     better: str
     worse: str
@@ -125,11 +125,9 @@ def _table(name: str, title: str, results: Sequence[Result], starts: Mapping[str
 
 
 def _clearest(reached: Sequence[Result]) -> Pair | None:
-    tests = {label: samples(of_seeds, "test") for label, of_seeds in _by_name(reached).items()}
-    compared = {
-        (worse, better): compare(tests[worse], tests[better]) for worse, better in permutations(tests, 2)
-    }
-    found = [(pair, each) for pair, each in compared.items() if each.gain.mean >= 0]
+    by_name = _by_name(reached)
+    compared = {pair: _compare(by_name[pair[0]], by_name[pair[1]]) for pair in permutations(by_name, 2)}
+    found = [(pair, each) for pair, each in compared.items() if each.tasks and each.gain.mean >= 0]
     if not found:
         return None
     (worse, better), comparison = min(found, key=lambda one: one[1].p_value)
@@ -140,6 +138,13 @@ def _clearest(reached: Sequence[Result]) -> Pair | None:
         p_value=comparison.p_value,
         pairs=len(compared) // 2,
     )
+
+
+def _compare(first: Sequence[Result], second: Sequence[Result]) -> Comparison:
+    """Compare two rows by their common seeds, which have the same start model, tasks and order of tasks."""
+    common = {(one.seed, one.start) for one in first} & {(one.seed, one.start) for one in second}
+    paired = [[one for one in row if (one.seed, one.start) in common] for row in (first, second)]
+    return compare(samples(paired[0], "test"), samples(paired[1], "test"))
 
 
 def _by_name(results: Sequence[Result]) -> dict[str, list[Result]]:

@@ -256,7 +256,7 @@ def test_conversations_are_cut_to_the_context(hone: Hone, six: Path, model: Path
         (["--slice", "6:"], "the slice 6: holds none of the 6 tasks", 1),
         (["--agent", "orcale"], "there is no agent 'orcale': did you mean oracle?", 2),
         (["--agent", "qwen-code"], "did you mean blackbox:qwen-code?", 2),
-        (["--agent", "blackbox"], "did you mean blackbox:qwen-code?", 2),
+        (["--agent", "blackbox"], "did you mean blackbox:codex?", 2),
         (["--agent", "blackbox:qwen"], "did you mean blackbox:qwen-code?", 2),
         (["--provider", "dockr"], "'dockr' is not one of 'namespaces', 'docker', 'pool'", 2),
         (["--tasks", "gone.jsonl"], "missing prerequisites: the tasks, in gone.jsonl: hone tasks import", 2),
