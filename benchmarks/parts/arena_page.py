@@ -47,8 +47,8 @@ def clearest(pair: Pair) -> str:
     verdict = "" if corrected < SIGNIFICANT else "; no row is shown to be better than another"
     return (
         f"Task by task over common seeds, the clearest of the {pair.pairs} pairs of rows are {pair.better} "
-        f"and {pair.worse}: {points(pair.gain)} points, exact sign test p = {pair.p_value:.2g}, times {pair.pairs} pairs "
-        f"{corrected:.2g}{verdict}.\n"
+        f"and {pair.worse}: {points(pair.gain)} points, exact sign test "
+        f"p = {pair.p_value:.2g}, times {pair.pairs} pairs {corrected:.2g}{verdict}.\n"
     )
 
 
