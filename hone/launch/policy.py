@@ -82,6 +82,32 @@ def pin_policy(settings: RunSettings) -> None:
         pin_model(settings.model, settings.run_dir / PIN)
 
 
+def require_tokens(settings: RunSettings) -> None:
+    """Raise ConfigError unless the engine returns the id and logprob of every sampled token."""
+    if isinstance(settings.engine, OpenAIEngineSettings):
+        raise ConfigError(
+            'engine.kind = "openai" returns no token ids, which training needs: set it to '
+            "local, vllm or sglang"
+        )
+
+
+def require_exact_sampling(settings: RunSettings) -> None:
+    """Raise ConfigError unless replies are sampled from the distribution whose logprobs engines return."""
+    if problem := sampling_problem(settings):
+        raise ConfigError(problem)
+
+
+def sampling_problem(settings: RunSettings) -> str | None:
+    """Return why replies sampled so cannot be trained on, and what to do; None: they can."""
+    sampling = settings.sampling
+    if sampling.top_p == 1 and sampling.top_k == 0 and sampling.temperature > 0:
+        return None
+    return (
+        "training needs the log-probabilities of the distribution that was sampled from: set "
+        "sampling.top_p = 1, sampling.top_k = 0 and a temperature above 0"
+    )
+
+
 @asynccontextmanager
 async def open_engine(
     policy: Policy, settings: RunSettings, say: Callable[[str], None] = lambda _: None

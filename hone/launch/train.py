@@ -14,7 +14,15 @@ from hone.grading.assess import check_gradeable
 from hone.launch.learner import open_learner
 from hone.launch.metrics import open_metrics
 from hone.launch.placement import place, place_trainer, while_training
-from hone.launch.policy import Policy, chats, load_policy, open_engine, pin_policy
+from hone.launch.policy import (
+    Policy,
+    chats,
+    load_policy,
+    open_engine,
+    pin_policy,
+    require_exact_sampling,
+    require_tokens,
+)
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.rundir import claim, claimed
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
@@ -23,7 +31,7 @@ from hone.launch.tasks import require_validation_tasks
 from hone.launch.teacher import find_teacher, open_teacher
 from hone.launch.validate import make_validator
 from hone.launch.weights import publisher
-from hone.policy.settings import OpenAIEngineSettings, ServerEngineSettings, TinkerEngineSettings
+from hone.policy.settings import ServerEngineSettings, TinkerEngineSettings
 from hone.rollout.attempts import EpisodeRollouts, Rollouts
 from hone.rollout.groups import GroupCollector, RolloutProgress
 from hone.rollout.ledger import Ledger
@@ -271,24 +279,15 @@ def _require_tasks(settings: RunSettings, tasks: Sequence[Task], validation: Seq
 
 
 def _require_trainable(settings: RunSettings) -> None:
-    """Raise ConfigError unless the engine returns the id and logprob of every sampled token."""
-    if isinstance(settings.engine, OpenAIEngineSettings):
-        raise ConfigError(
-            'engine.kind = "openai" returns no token ids, which training needs: set it to '
-            "local, vllm or sglang"
-        )
+    """Raise ConfigError unless the engine's replies can be trained on, by this learner."""
+    require_tokens(settings)
+    require_exact_sampling(settings)
     if isinstance(settings.engine, ServerEngineSettings):
         _require_adapters_fit(settings.engine, settings.train.lora)
     if isinstance(settings.engine, TinkerEngineSettings) and settings.train.learner != "tinker":
         raise ConfigError(
             f'engine.kind = "tinker" samples from weights at a service, which train.learner = '
             f'"{settings.train.learner}" does not train: set train.learner = "tinker", or another engine'
-        )
-    sampling = settings.sampling
-    if sampling.top_p < 1 or sampling.top_k > 0 or sampling.temperature == 0:
-        raise ConfigError(
-            "training needs the log-probabilities of the distribution that was sampled from: set "
-            "sampling.top_p = 1, sampling.top_k = 0 and a temperature above 0"
         )
 
 

@@ -29,7 +29,7 @@ from hone.environment import prepare_workspace
 from hone.grading.assess import check_gradeable
 from hone.integrations.loop_thread import LoopThread
 from hone.integrations.traces import engine_calls
-from hone.launch.policy import open_chats
+from hone.launch.policy import open_chats, require_exact_sampling, require_tokens
 from hone.launch.runtime import open_context, open_runtime
 from hone.outcomes import Outcome
 from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
@@ -109,6 +109,8 @@ class HoneSessionFactory(ResourceSessionFactory[HoneSession]):
         self, recipe: str | Path, *, sampling: dict[str, Any] | None = None, sets: Sequence[str] = ()
     ) -> None:
         self._settings = _sampled(resolve(recipe, sets), sampling)
+        require_tokens(self._settings)
+        require_exact_sampling(self._settings)
         _require_one_reward(self._settings)
         self._tasks = {
             task.id: task for _, tasks in load_splits(self._settings.tasks).named() for task in tasks

@@ -23,7 +23,7 @@ from hone.config import ConfigError, RunSettings
 from hone.environment import prepare_workspace
 from hone.grading.assess import check_gradeable
 from hone.integrations.rollouts.engine import Generate, PeerEngine
-from hone.launch.policy import Policy, chats, load_policy
+from hone.launch.policy import Policy, chats, load_policy, require_exact_sampling
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.outcomes import Outcome
 from hone.policy.engines.open import vocabulary_size
@@ -134,6 +134,7 @@ async def open_rollout_service(
     Raises ConfigError, PolicyError, TaskError, ProviderUnavailable.
     """
     require_plain_rollouts(settings)
+    require_exact_sampling(settings)
     settings = share_bounds(settings, processes)
     policy = await asyncio.to_thread(load_policy, settings)
     splits = await asyncio.to_thread(_load_tasks, settings)

@@ -12,6 +12,7 @@ from typing import Any
 
 from hone.config import ConfigError, RunSettings
 from hone.integrations.rollouts.service import require_plain_rollouts
+from hone.launch.policy import sampling_problem
 from hone.policy.settings import ServerEngineSettings
 from hone.train.algorithms.dr_grpo import DrGrpoSettings
 from hone.train.algorithms.grpo import GrpoSettings
@@ -114,12 +115,8 @@ def _refused_rollouts(settings: RunSettings) -> Iterator[str]:
         yield f'engine.kind = "{engine.kind}": slime starts SGLang, so set sglang.'
     elif not engine.managed:
         yield "engine.urls: slime starts its servers itself, so remove them."
-    sampling = settings.sampling
-    if sampling.top_p < 1 or sampling.top_k or not sampling.temperature:
-        yield (
-            "sampling: training needs the log-probabilities of the distribution that was sampled from, so "
-            "set top_p = 1, top_k = 0 and a temperature above 0."
-        )
+    if problem := sampling_problem(settings):
+        yield f"sampling: {problem}."
     if rollout.max_staleness > 1:
         yield (
             f"rollout.max_staleness = {rollout.max_staleness}: slime's asynchronous trainer is one step "

@@ -21,14 +21,23 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hone.config import ConfigError, RunSettings
-from hone.integrations.rollouts.service import RolloutService, open_rollout_service
+from hone.integrations.rollouts.service import (
+    RolloutService,
+    open_rollout_service,
+    require_plain_rollouts,
+)
 from hone.integrations.trl.buffer import RowBuffer
 from hone.integrations.trl.rows import Row, group_rows, require_group_advantages
 from hone.integrations.trl.weights import load_weights
-from hone.launch.policy import Policy, load_policy, open_engine
+from hone.launch.policy import (
+    Policy,
+    load_policy,
+    open_engine,
+    require_exact_sampling,
+    require_tokens,
+)
 from hone.launch.rundir import claim
 from hone.policy.engine import Engine
-from hone.policy.settings import OpenAIEngineSettings
 from hone.rollout.errors import RolloutError
 from hone.rollout.faults import FaultBudget
 from hone.rollout.groups import seed_of
@@ -58,8 +67,9 @@ class HoneRollouts:
         Raises ConfigError.
         """
         require_group_advantages(settings.train.algorithm)
-        if isinstance(settings.engine, OpenAIEngineSettings):
-            raise ConfigError('engine.kind = "openai" returns no token ids: set it to local, vllm or sglang')
+        require_tokens(settings)
+        require_plain_rollouts(settings)
+        require_exact_sampling(settings)
         self._new_sample = _rollout_sample_class()
         self._settings = settings
         self._first = first_group
@@ -136,6 +146,11 @@ class HoneRollouts:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise RolloutError(
+                f"rollouts did not end within {CLOSE_TIMEOUT_S:g} s: end this process, and the next provider "
+                "on this machine removes what they leave"
+            )
 
     def destroy(self) -> None:
         self.stop()

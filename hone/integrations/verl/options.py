@@ -16,6 +16,7 @@ from typing import Any
 from hone.config import ConfigError, RunSettings
 from hone.integrations.rollouts.service import require_plain_rollouts
 from hone.integrations.verl.rows import AGENT
+from hone.launch.policy import sampling_problem
 from hone.policy.settings import ServerEngineSettings
 from hone.train.algorithms.dr_grpo import DrGrpoSettings
 from hone.train.algorithms.grpo import GrpoSettings
@@ -155,12 +156,8 @@ def _refused_rollouts(settings: RunSettings) -> Iterator[str]:
         yield f'engine.kind = "{engine.kind}": verl starts vLLM or SGLang, so set vllm or sglang.'
     elif not engine.managed:
         yield "engine.urls: verl starts its servers itself, so remove them."
-    sampling = settings.sampling
-    if sampling.top_p < 1 or sampling.top_k or not sampling.temperature:
-        yield (
-            "sampling: training needs the log-probabilities of the distribution that was sampled from, so "
-            "set top_p = 1, top_k = 0 and a temperature above 0."
-        )
+    if problem := sampling_problem(settings):
+        yield f"sampling: {problem}."
     if rollout.replace_constant_groups:
         yield (
             f"rollout.replace_constant_groups = {rollout.replace_constant_groups}: verl replaces such groups "

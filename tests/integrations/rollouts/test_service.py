@@ -163,6 +163,7 @@ def test_processes_share_the_bounds_of_the_recipe(tmp_path: Path) -> None:
     [
         ({"agent": ScriptedAgentSettings(kind="noop")}, 'agent.kind = "noop" asks no policy'),
         ({"progress": ProgressSettings(enabled=True)}, "progress.enabled scores single turns"),
+        ({"sampling": SamplingSettings(top_p=0.9)}, "set sampling.top_p = 1"),
     ],
 )
 def test_recipe_that_gives_no_plain_rollouts_is_refused(
