@@ -57,10 +57,12 @@ class Buildah:
     def __init__(self, directory: Path, made: Staging, group: str) -> None:
         self._directory, self._made, self._group = directory, made, group
 
-    async def add_image(self, layout: Path) -> str:
-        """Bring the image of an OCI layout into the storage; return its id."""
-        output = await self._checked("pull", "--quiet", f"oci:{layout}:latest")
-        return output.split()[-1]
+    async def add_image(self, layout: Path, name: str) -> str:
+        """Bring the image of an OCI layout into the storage, under its full name; return its id."""
+        image_id = (await self._checked("pull", "--quiet", f"oci:{layout}:latest")).split()[-1]
+        if "@" not in name:  # a FROM with variables is looked up by its name
+            await self._checked("tag", image_id, name)
+        return image_id
 
     async def build(self, context: Path, bases: Mapping[str, str], *, network: bool) -> str:
         """Build the Dockerfile of a directory; return the id of the image.

@@ -260,7 +260,7 @@ class ImageStore:
                 for base, image in needed.items():
                     source = made.new_directory("base")
                     await run_in_thread(self._lay_out, image, source)
-                    ids[base] = await builder.add_image(source)
+                    ids[base] = await builder.add_image(source, image.name)
                     known |= await run_in_thread(self._link_layers, image, made)
                 built = await builder.build(context, ids, network=network)
                 digest = await builder.write_blobs(built, known)
