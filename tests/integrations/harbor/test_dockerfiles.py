@@ -69,6 +69,7 @@ def graded(task: Task, patch: str, cache: Path) -> Verdict:
     return asyncio.run(run())
 
 
+@pytest.mark.full
 def test_task_with_a_dockerfile_is_validated(cache: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "tasks.jsonl", tmp_path / "admitted.jsonl"
     write(file, dockerfile_task())
@@ -87,6 +88,7 @@ def test_patch_is_graded_in_the_built_image(cache: Path) -> None:
     assert graded(dockerfile_task(), "", cache).score == 0.0
 
 
+@pytest.mark.full
 def test_dockerfile_that_fails_is_a_fault_and_no_reward(cache: Path, tmp_path: Path) -> None:
     broken = dockerfile_task(f"{DOCKERFILE}RUN echo reason; exit 3\n", "broken")
     with pytest.raises(GraderError) as raised:
@@ -103,6 +105,7 @@ def test_dockerfile_that_fails_is_a_fault_and_no_reward(cache: Path, tmp_path: P
     assert done.stdout.splitlines()[-1] == "1 of 2 Dockerfiles are built."
 
 
+@pytest.mark.full
 def test_task_with_a_failing_dockerfile_is_refused(cache: Path, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     write(file, dockerfile_task(f"{DOCKERFILE}RUN false\n", "broken"))

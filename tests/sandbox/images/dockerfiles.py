@@ -73,9 +73,9 @@ TYPICAL: Mapping[str, Typical] = {
     ),
     "owners": Typical(
         text=(
-            f"FROM {BASE}\nRUN echo 'dev:x:1000:1000::/home/dev:/bin/bash' >> /etc/passwd && "
-            "echo 'dev:x:1000:' >> /etc/group && mkdir -p /home/dev && chown dev:dev /home/dev\n"
-            "COPY --chown=dev:dev a.txt /home/dev/\nUSER dev\nWORKDIR /home/dev\n"
+            f"FROM {BASE}\nRUN echo 'dev:x:1000:1000::/srv/dev:/bin/bash' >> /etc/passwd && "
+            "echo 'dev:x:1000:' >> /etc/group && mkdir -p /srv/dev && chown dev:dev /srv/dev\n"
+            "COPY --chown=dev:dev a.txt /srv/dev/\nUSER dev\nWORKDIR /srv/dev\n"
             'RUN id -un > who && touch "$HOME/mine"\n'
         ),
         command="cat who; ls; id -u; echo more >> a.txt && cat a.txt",
@@ -148,10 +148,10 @@ TYPICAL: Mapping[str, Typical] = {
     "syntax directive and build mounts": Typical(
         text=(
             f"# syntax=docker/dockerfile:1\nFROM {BASE}\nWORKDIR /app\n"
-            "RUN --mount=type=cache,target=/root/.cache/pip touch /root/.cache/pip/x && echo cached > out\n"
+            "RUN --mount=type=cache,target=/var/cache/pip touch /var/cache/pip/x && echo cached > out\n"
             "RUN --mount=type=bind,source=list.txt,target=/tmp/list.txt cat /tmp/list.txt >> out\n"
         ),
-        command="cat out; ls -A /root/.cache/pip 2>/dev/null; ls /tmp",
+        command="cat out; ls -A /var/cache/pip 2>/dev/null; ls /tmp",
         prints="cached\none\n",
         files={"list.txt": "one\n"},
     ),

@@ -97,6 +97,7 @@ def test_build_runs_once_for_all_callers(store: ImageStore, folder: Path, tmp_pa
     assert containers(folder) == ""
 
 
+@pytest.mark.full
 def test_equal_first_steps_share_their_layers(store: ImageStore, tmp_path: Path) -> None:
     first = f"FROM {BASE}\nCOPY a /a\nRUN head -c 8 /dev/urandom | od > /random\n"
     one = build(store, write_context(tmp_path / "1", f"{first}RUN echo 1 > /x\n", {"a": "a"}), "shared-1")
@@ -191,6 +192,7 @@ def test_base_image_comes_from_a_registry(registry: Registry, tmp_path: Path) ->
     assert raised.value.problem == "unknown_image"
 
 
+@pytest.mark.full
 def test_image_without_history_is_a_base(store: ImageStore, tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "layout", [tar(entry("base", b"base"))])
     asyncio.run(store.import_(str(layout), name="no-history"))
@@ -198,6 +200,16 @@ def test_image_without_history_is_a_base(store: ImageStore, tmp_path: Path) -> N
     image = build(store, write_context(tmp_path / "context", text, {"a": "a", "b": "b"}), "history")
     assert (image.layers[0] / "base").is_file()
     assert (image.layers[-1] / "b").is_file()
+
+
+@pytest.mark.full
+def test_cache_of_a_build_is_not_seen_by_another(store: ImageStore, tmp_path: Path) -> None:
+    mount = "RUN --mount=type=cache,target=/cache"
+    text = f"FROM {BASE}\n{mount} ls -A /cache > /seen && touch /cache/mark\n"
+    for tag in ("cache-1", "cache-2"):
+        image = build(store, write_context(tmp_path / tag, f"{text}RUN echo {tag} > /tag\n"), tag)
+        assert (image.layers[-2] / "seen").read_text() == ""
+        assert not (image.layers[-2] / "cache/mark").exists()
 
 
 @pytest.mark.full
@@ -228,7 +240,7 @@ async def main():
     image = await store.build("docker://localhost/hone/test:user", context, network=False)
     print((image.layers[-1] / "x").read_text().split())
     print(await store.prune(0), [path.name for path in (Path.home() / "images/builds").iterdir()])
-    print([path.name for path in Path.home().iterdir()])
+    print((Path.home() / ".local/share/containers/storage").exists())
 
 asyncio.run(main())
 """
@@ -246,9 +258,7 @@ def test_ordinary_user_builds_in_a_user_namespace(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _AS_USER, str(archive), root]
     done = run_as_ordinary_user(command, account=True)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[:2] == ["['0', '3']", "2 ['lock']"]
-    assert sorted(eval(lines[2])) == ["context", "images"], "nothing lies in the user's own storage"
+    assert done.stdout.splitlines() == ["['0', '3']", "2 ['lock']", "False"]
     refused = run_as_ordinary_user(command)
     assert refused.returncode != 0
     assert "gives it no range of ids" in refused.stderr
