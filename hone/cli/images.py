@@ -114,6 +114,7 @@ def build(
     """
     from hone.cli.grade import load_usable_tasks
     from hone.launch.images import build_images, dockerfiles_of
+    from hone.utils.text import visible
 
     wanted = dockerfiles_of(load_usable_tasks(tasks))
     settings = resolve_provider(provider, sets)
@@ -124,7 +125,7 @@ def build(
 
     failures = run_with_progress(job)
     for name, sentence in failures.items():
-        typer.echo(f"{name}: {sentence}")
+        typer.echo(visible(f"{name}: {sentence}"))
     typer.echo(f"{len(wanted) - len(failures)} of {len(wanted)} Dockerfiles are built.")
     return FAILED if failures else 0
 

@@ -33,7 +33,7 @@ Descriptor = Mapping[str, Any]  # of a blob: mediaType, digest and size, as in t
 _LAST_CHARACTERS = 400  # of a build's output, in a message
 _CGROUPS = Path("/sys/fs/cgroup")
 _SUBIDS = (Path("/etc/subuid"), Path("/etc/subgid"))
-_NO_NAMESPACE = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_NAMESPACES = ("--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _OFFLINE = re.compile(
     r"network is (?:unreachable|down)|name resolution|resolve host|no such host|getaddrinfo|unknown host"
     r"|name or service not known|could ?n[o']t (?:resolve|connect)|connection (?:refused|timed out)"
@@ -41,13 +41,14 @@ _OFFLINE = re.compile(
     re.IGNORECASE,
 )
 _FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
-_ERROR = re.compile(r"^Error: (.*)", re.MULTILINE | re.DOTALL)
+_ERROR = re.compile(r"^Error: ", re.MULTILINE)  # the last one is buildah's own
 _STEP = re.compile(r'building at STEP "(?P<step>.*?)": (?P<reason>.*?)(?: &imagebuilder\..*)?$', re.DOTALL)
-_NOISE = re.compile(r"^(?:\[\d+/\d+\] )?(?:STEP \d+/\d+:|COMMIT|--> |Error: ).*|^time=.*", re.MULTILINE)
+_NOISE = re.compile(r"^(?:\[\d+/\d+\] )?(?:STEP \d+/\d+:|COMMIT|--> ).*|^time=.*", re.MULTILINE)
 _NO_HISTORY = "history lists"  # the error about a base image whose history does not name its layers
 
 
 def is_installed() -> bool:
+    """Return whether buildah can be started."""
     return shutil.which("buildah") is not None
 
 
@@ -155,7 +156,7 @@ class Buildah:
 
     async def _start(self, command: list[str]) -> tuple[int, str]:
         """Run a program in namespaces of its own; everything that it started ends with it."""
-        inside = ["unshare", *_NO_NAMESPACE, *command]
+        inside = ["unshare", *_NAMESPACES, *command]
         if os.geteuid() != 0:
             inside = [*self._buildah(), "unshare", "setpriv", "--pdeathsig", "KILL", *inside]
         environment = await asyncio.to_thread(self._environment)
@@ -263,12 +264,12 @@ def explain(output: str, *, network: bool) -> ProviderUnavailable:
     """Return the error for the output of a failed build: the step, its last output, and the cause."""
     if _FULL.search(output):
         return disk_full("the disk is full while an image is built")
-    error = _ERROR.search(output)
-    reason = _one_line(error[1] if error else output) or "buildah gave no reason"
-    step = _STEP.search(error[1]) if error else None
+    errors = list(_ERROR.finditer(output))
+    error = output[errors[-1].end() :] if errors else output
+    step = _STEP.search(error)
     if step is None:
-        return refusal(reason[-_LAST_CHARACTERS:])
-    said = _one_line(_NOISE.sub("", output[: error.start()] if error else output))[-_LAST_CHARACTERS:]
+        return refusal(_one_line(error)[-_LAST_CHARACTERS:] or "buildah gave no reason")
+    said = _one_line(_NOISE.sub("", output[: errors[-1].start()] if errors else ""))[-_LAST_CHARACTERS:]
     text = (
         f"the step `{_one_line(step['step'])[:200]}` fails ({_one_line(step['reason'])[-_LAST_CHARACTERS:]})"
     )

@@ -14,7 +14,6 @@ from typing import Any
 import aiodocker
 import aiohttp
 
-from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.images.dockerfile import read_dockerfile, refusal
 from hone.sandbox.images.locks import Staging
 from hone.utils.concurrency import run_in_thread
@@ -33,10 +32,9 @@ async def built_by_engine(url: str, context: Path, made: Staging, *, network: bo
     tag = f"hone-build:{secrets.token_hex(8)}"
     async with aiodocker.Docker(url) as docker:
         if not await _answers(docker):
-            raise ProviderUnavailable(
-                f"{context} cannot be built: buildah is missing, and no Docker engine answers at {url}; "
-                "install it: apt-get install buildah runc",
-                retryable=False,
+            raise refusal(
+                f"buildah is missing, and no Docker engine answers at {url}; install it: apt-get install "
+                "buildah runc"
             )
         try:
             await build(docker, context, tag, made.directory / "context.tar", network=network)

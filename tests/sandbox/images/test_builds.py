@@ -171,6 +171,14 @@ def test_killed_process_takes_its_build_along(store: ImageStore, folder: Path, t
     assert containers(folder) == ""
 
 
+def test_missing_builder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    context = write_context(tmp_path / "context", "FROM scratch\nCOPY Dockerfile /\n")
+    with pytest.raises(ProviderUnavailable, match="buildah is missing, and no Docker engine answers"):
+        build(ImageStore(tmp_path / "images", budget_gib=1), context, "none")
+
+
 def test_missing_built_image_is_not_looked_for_in_a_registry(store: ImageStore) -> None:
     with pytest.raises(ImageUnavailable, match="was removed") as raised:
         asyncio.run(store.ensure(f"{NAME}:none"))

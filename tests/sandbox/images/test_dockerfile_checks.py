@@ -63,6 +63,11 @@ def test_failed_step_is_named_with_its_last_output() -> None:
     )
 
 
+def test_error_that_a_command_prints_is_its_output() -> None:
+    output = _output("RUN npm ci", "while running runtime: exit status 1", "Error: no lock file", "bye")
+    assert str(explain(output, network=False)).endswith("exit status 1): Error: no lock file bye")
+
+
 @pytest.mark.parametrize(
     "said",
     [
