@@ -188,9 +188,9 @@ class Program(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     """The name of the program, its layer and its records."""
-    wire: Literal["openai", "responses", "anthropic"]
-    """Its API: OpenAI's chat completions or responses (`{{ base_url }}` ends with /v1), or Anthropic's
-    messages (no /v1)."""
+    wire: Literal["openai", "responses", "anthropic", "google"]
+    """Its API: OpenAI's chat completions or responses (`{{ base_url }}` ends with /v1), Anthropic's messages
+    or Google's generateContent (no /v1)."""
     install: Install
     """The installation of its tools."""
     runtime: Runtime | None = None

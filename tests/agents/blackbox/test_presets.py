@@ -55,6 +55,13 @@ REPLIES = {
         call("exec_command", cmd=PATCH) + "\n" + call("exec_command", cmd="git diff"),
         DONE,
     ),
+    "gemini-cli": (
+        "Let me look. " + call("read_file", file_path=FILE),
+        call("replace", file_path=FILE, instruction="Add.", old_string=OLD, new_string=NEW)
+        + "\n"
+        + call("run_shell_command", command="git status", description="Show the change"),
+        DONE,
+    ),
     "opencode": (
         "Let me look. " + call("read", filePath=FILE),
         call("edit", filePath=FILE, oldString=OLD, newString=NEW)
@@ -73,6 +80,7 @@ REPLIES = {
 SHELLS = {  # the tool that runs a command, with its other arguments
     "claude-code": ("Bash", "command", {"description": "Fix it"}),
     "codex": ("exec_command", "cmd", {}),
+    "gemini-cli": ("run_shell_command", "command", {"description": "Fix it"}),
     "opencode": ("bash", "command", {"description": "Fix it"}),
     "qwen-code-acp": ("run_shell_command", "command", {"is_background": False}),
 }
