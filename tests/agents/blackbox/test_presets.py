@@ -69,6 +69,13 @@ REPLIES = {
         + call("bash", command="git diff", description="Show the change"),
         DONE,
     ),
+    "openhands": (
+        "Let me look. " + call("terminal", command="cat stats.py", security_risk="LOW"),
+        call("file_editor", command="str_replace", path=FILE, old_str=OLD, new_str=NEW, security_risk="LOW")
+        + "\n"
+        + call("terminal", command="git diff", security_risk="LOW"),
+        call("finish", message=DONE),
+    ),
     "qwen-code-acp": (
         "Let me look. " + call("read_file", file_path=FILE),
         call("edit", file_path=FILE, old_string=OLD, new_string=NEW)
@@ -82,6 +89,7 @@ SHELLS = {  # the tool that runs a command, with its other arguments
     "codex": ("exec_command", "cmd", {}),
     "gemini-cli": ("run_shell_command", "command", {"description": "Fix it"}),
     "opencode": ("bash", "command", {"description": "Fix it"}),
+    "openhands": ("terminal", "command", {"security_risk": "LOW"}),
     "qwen-code-acp": ("run_shell_command", "command", {"is_background": False}),
 }
 
