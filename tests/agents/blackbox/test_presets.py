@@ -141,3 +141,10 @@ def test_preset_ends_at_the_turn_limit(tmp_path: Path, name: str) -> None:
     report = trajectory.notes["program"]
     if "acp" not in report:  # such an agent may refuse the prompt before its turn is cancelled
         assert report["exit_code"] not in (None, 137)  # it ended by itself
+
+
+def test_gemini_cli_ends_with_a_format_limit_after_an_empty_reply(tmp_path: Path) -> None:
+    engine = ScriptedEngine(script(""))
+    trajectory = rollout(tmp_path, "gemini-cli", engine, make_task())
+    assert trajectory.outcome is Outcome.FORMAT_LIMIT, (trajectory.error, trajectory.notes)
+    assert_exact(trajectory, engine)
