@@ -141,7 +141,7 @@ def _is_alive(port: int) -> bool:
         return False
 
 
-def make_plan(folder: Path, model: Path, *, stalled: int | None, constant: int, more: list[str]) -> SlimePlan:
+def make_plan(folder: Path, model: Path, *, stalled: int | None, more: list[str]) -> SlimePlan:
     """Return Hone's command line for slime; the rollouts of the `stalled` group never end by themselves."""
     recipe = {
         "run_dir": str(folder / "run"),
@@ -155,7 +155,6 @@ def make_plan(folder: Path, model: Path, *, stalled: int | None, constant: int, 
         "rollout": {
             "group_size": SIZE,
             "concurrent_episodes": 3 * SIZE,
-            "replace_constant_groups": constant,
         },
         "train": {"steps": 3},
     }
@@ -208,8 +207,8 @@ def found(
         return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
     options = arguments(GROUPS + 1), arguments(GROUPS)
-    first = make_plan(folder / "first", models[0], stalled=STALLED, constant=1, more=options[0])
-    second = make_plan(folder / "second", models[0], stalled=None, constant=0, more=options[1])
+    first = make_plan(folder / "first", models[0], stalled=STALLED, more=options[0])
+    second = make_plan(folder / "second", models[0], stalled=None, more=options[1])
     weights = [[str(models[version]), version] for version in (1, 2)]
     rollouts, log = roll_out(
         folder,
@@ -299,15 +298,6 @@ def test_advantages_of_slimes_batch_are_those_of_hone(found: Found, number: int)
         name = rows[at]["metadata"]["hone"]["rollout_id"]
         assert advantage == pytest.approx(expected.get(name, 0.0), abs=1e-6)
         assert train["raw_reward"][at] == stored[name].reward
-    assert any(train["rewards"])
-
-
-def test_groups_with_equal_rewards_are_replaced(found: Found) -> None:
-    for each in found.rollouts[:2]:
-        rewards: dict[int, set[float]] = {}
-        for row in each["rows"]:
-            rewards.setdefault(row["group_index"], set()).add(row["reward"])
-        assert all(len(of_group) > 1 for of_group in rewards.values())
 
 
 def test_abort_ends_rollouts_that_would_never_end(found: Found) -> None:
