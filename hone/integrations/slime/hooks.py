@@ -72,12 +72,13 @@ def _router(args: Any) -> Generate:
     from slime.rollout.sglang_rollout import get_model_url
     from slime.utils.http_utils import post
 
-    url = get_model_url(args, "default")
+    url, context_tokens = get_model_url(args, "default"), _settings(args).engine.context_tokens
     sticky = getattr(args, "router_policy", None) == "consistent_hashing"
 
     async def ask(prompt_ids: Int32, sampling: Sampling, *, session: str) -> Completion:
         headers = {"X-SMG-Routing-Key": session} if sticky else None
-        reply = await post(url, payload(prompt_ids.tolist(), sampling), headers=headers)
+        body = payload(prompt_ids.tolist(), sampling, context_tokens=context_tokens)
+        reply = await post(url, body, headers=headers)
         return completion_of(reply, sampling)
 
     return ask

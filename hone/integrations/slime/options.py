@@ -147,6 +147,7 @@ def _rollout(settings: RunSettings) -> Options:
         "global-batch-size": size // batch.mini_batches,
         "rollout-temperature": settings.sampling.temperature,
         "rollout-max-context-len": engine.context_tokens,
+        "sglang-context-length": engine.context_tokens,
         "rollout-max-response-len": settings.sampling.max_tokens,
         "rollout-seed": settings.seed,
         "rollout-num-gpus": engine.servers * engine.tensor_parallel,

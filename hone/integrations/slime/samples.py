@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from hone.integrations.rollouts.branches import Branch, branches
-from hone.policy.engine import Completion, Finish, Sampling
+from hone.policy.engine import Completion, ContextOverflow, Finish, Sampling
+from hone.policy.engines.sglang import RESERVED
 from hone.rollout.rewards import is_infrastructure_fault, solved
 from hone.train.algorithms.contract import AlgorithmSettings, Group
 from hone.types import Trajectory
@@ -25,8 +26,15 @@ Nested = Any  # a sample, or lists of lists of samples
 INFRASTRUCTURE, ZERO_VARIANCE = "infrastructure_fault", "zero_variance"  # why a group is dropped
 
 
-def payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
-    """Return the body of a request to SGLang's /generate."""
+def payload(prompt_ids: Sequence[int], sampling: Sampling, *, context_tokens: int) -> dict[str, Any]:
+    """Return the body of a request to SGLang's /generate.
+
+    Raises ContextOverflow for a prompt that a server with this context refuses: slime would send it 60 times,
+    one second apart, and the rollout would then end with a fault.
+    """
+    longest = context_tokens - RESERVED
+    if len(prompt_ids) > longest:
+        raise ContextOverflow(len(prompt_ids), longest)
     return {
         "input_ids": list(prompt_ids),
         "return_logprob": True,

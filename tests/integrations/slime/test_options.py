@@ -47,6 +47,7 @@ def test_sizes_of_the_recipe_reach_slime() -> None:
     assert (found["num-rollout"], found["global-batch-size"]) == (9, 12)
     assert found["sglang-server-concurrency"] == 10
     assert found["max-tokens-per-gpu"] == found["rollout-max-context-len"] == 4096
+    assert found["sglang-context-length"] == 4096
 
 
 def test_loss_and_optimiser_are_the_recipes() -> None:

@@ -20,7 +20,7 @@ from hone.integrations.slime.samples import (
     reset,
 )
 from hone.outcomes import OUTCOME_RULES, Fault, Outcome
-from hone.policy.engine import Finish, Sampling
+from hone.policy.engine import ContextOverflow, Finish, Sampling
 from hone.train.algorithms import compute_advantages
 from hone.train.algorithms.dr_grpo import DrGrpoSettings
 from hone.train.algorithms.grpo import GrpoSettings
@@ -213,7 +213,7 @@ def test_name_of_the_first_weights_is_version_zero(label: str | None, version: i
 
 
 def test_request_has_the_names_of_sglang() -> None:
-    body = payload([1, 2], SAMPLING)
+    body = payload([1, 2], SAMPLING, context_tokens=9)
 
     assert body["input_ids"] == [1, 2]
     assert body["return_logprob"] is True
@@ -227,3 +227,10 @@ def test_request_has_the_names_of_sglang() -> None:
         "no_stop_trim": True,
         "spaces_between_special_tokens": False,
     }
+
+
+def test_prompt_that_sglang_would_refuse_overflows_the_context() -> None:
+    payload([1] * 93, SAMPLING, context_tokens=100)  # the longest that a server with this context takes
+
+    with pytest.raises(ContextOverflow):
+        payload([1] * 94, SAMPLING, context_tokens=100)
