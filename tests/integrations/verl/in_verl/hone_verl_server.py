@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,8 @@ class Server:
 
     async def launch(self, model: str, context: int, seqs: int) -> None:
         self.ready = asyncio.get_running_loop().create_future()
+        self.groups: dict[str, int] = {}  # group -> its number, in the order of first requests
+        self.requests: Counter[str] = Counter()  # rollout -> its requests so far
         self.owner = asyncio.create_task(self._serve(Path(model), context, seqs))
         await self.ready
 
@@ -55,8 +58,7 @@ class Server:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> SimpleNamespace:
-        if fault := next(folder().glob("fail-*"), None):  # each file fails one request
-            fault.unlink(missing_ok=True)
+        if (folder() / self._fault(request_id)).exists():
             raise EngineError("injected")
         sampling = Sampling(
             temperature=sampling_params["temperature"],
@@ -77,6 +79,12 @@ class Server:
                 "max_global_steps": max(versions),
             },
         )
+
+    def _fault(self, rollout_id: str) -> str:
+        """Return the name of the file that lets this request fail: fail-GROUP-INDEX-REQUEST, all from 0."""
+        group, _, index = rollout_id.rpartition("-")
+        request, self.requests[rollout_id] = self.requests[rollout_id], self.requests[rollout_id] + 1
+        return f"fail-{self.groups.setdefault(group, len(self.groups))}-{index}-{request}"
 
     async def load(self, weights: str, version: int) -> None:
         await self.fleet.load_weights(Path(weights), version)
