@@ -142,6 +142,7 @@ def environment(folder: Path) -> dict[str, str]:
         "RAY_raylet_start_wait_time_s": "600",
         "RAY_worker_register_timeout_seconds": "600",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_kill_child_processes_on_worker_exit": "false",  # the server's guard ends all that it has started
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "HONE_TEST_VLLM_PYTHON": os.environ.get("HONE_TEST_VLLM_PYTHON", sys.executable),

@@ -17,6 +17,8 @@ from hone.policy.engines.open import open_servers
 from hone.policy.model import load_tokenizer
 from hone.policy.settings import ModelSettings, ServerEngineSettings
 
+_VERSIONS = ("global_steps", "min_global_steps", "max_global_steps")
+
 
 def folder() -> Path:
     """Where weights and logs go."""
@@ -66,18 +68,17 @@ class Server:
             stop_token_ids=tuple(sampling_params["stop_token_ids"]),
         )
         reply = await self.fleet.generate(prompt_ids, sampling, session=request_id)
-        versions = reply.version.tolist()
+        version = int(reply.version[0])
+        count = int((reply.version == version).sum())
+        reason = "completed" if reply.finish == "stop" else "length"
         return SimpleNamespace(  # the fields of verl's TokenOutput
-            token_ids=reply.token_ids.tolist(),
-            log_probs=reply.logprobs.tolist(),
+            token_ids=reply.token_ids[:count].tolist(),
+            log_probs=reply.logprobs[:count].tolist(),
             routed_experts=None,
             num_preempted=None,
-            stop_reason="completed" if reply.finish == "stop" else "length",
-            extra_fields={
-                "global_steps": versions[-1],
-                "min_global_steps": min(versions),
-                "max_global_steps": max(versions),
-            },
+            # verl's engines return what an update interrupts, and its client asks for the rest
+            stop_reason=reason if count == len(reply.version) else "aborted",
+            extra_fields=dict.fromkeys(_VERSIONS, version),
         )
 
     def _fault(self, rollout_id: str) -> str:
