@@ -22,7 +22,7 @@ from hone.types import Float32, TokenTree
 from tests.integrations.verl.training import MODEL, REAL_VERL, Training, recipe, train
 
 pytestmark = REAL_VERL
-STEPS, STALENESS = 6, 1
+STEPS, STALENESS = 4, 1
 FOLDER_OF_WEIGHTS = [
     "actor_rollout_ref.rollout.checkpoint_engine.backend=folder",
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=hone_verl_engine",
