@@ -55,7 +55,7 @@ def test_rollout_that_raises_leaves_the_others_of_its_group() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_group_of_the_same_name_starts_anew() -> None:
+def test_group_that_has_ended_is_not_continued() -> None:
     async def run() -> list[int]:
         groups, now = Groups(), asyncio.Event()
         now.set()
