@@ -57,3 +57,20 @@ def test_reward_rises_in_twenty_steps_on_exact_logprobs(tmp_path: Path) -> None:
     assert max(row.gap for row in done.rows) <= 1e-4
     assert max(row.stray for row in done.rows) == 0
     assert statistics.mean(done.rewards[-5:]) > statistics.mean(done.rewards[:5])
+
+
+def test_verl_computes_hones_advantages_of_branches_and_faults(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [PYTHON, HERE / "in_verl" / "advantages.py"],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-4000:]
+    centred, divided = json.loads(lines[0].removeprefix("FOUND "))
+
+    assert centred <= 1e-6
+    assert divided <= 5e-6  # verl adds 1e-6 to the deviation
