@@ -45,10 +45,14 @@ def clearest(pair: Pair) -> str:
     """Return a sentence about the clearest difference between two rows."""
     corrected = min(1.0, pair.p_value * pair.pairs)
     verdict = "" if corrected < SIGNIFICANT else "; no row is shown to be better than another"
+    if pair.pairs == 1:
+        which, times = f"{pair.better} is before {pair.worse} by", ""
+    else:
+        which = f"the clearest of the {pair.pairs} pairs of rows are {pair.better} and {pair.worse}:"
+        times = f", times {pair.pairs} pairs {corrected:.2g}"
     return (
-        f"Task by task over common seeds, the clearest of the {pair.pairs} pairs of rows are {pair.better} "
-        f"and {pair.worse}: {points(pair.gain)} points, exact sign test "
-        f"p = {pair.p_value:.2g}, times {pair.pairs} pairs {corrected:.2g}{verdict}.\n"
+        f"Task by task over common seeds, {which} {points(pair.gain)} points, exact sign test "
+        f"p = {pair.p_value:.2g}{times}{verdict}.\n"
     )
 
 

@@ -38,6 +38,8 @@ PROGRAMS = (
     "blackbox:opencode",
     "blackbox:codex",
     "blackbox:claude-code",
+    "blackbox:gemini-cli",
+    "blackbox:openhands",
     "blackbox:aider",
 )
 SCRIPTED = ("oracle", "noop", "demonstrator")

@@ -68,9 +68,9 @@ class Flags:
 def gateway(flags: Flags) -> None:
     """Serve a policy to command-line agents and record every token of their conversations.
 
-    The APIs are OpenAI chat completions and responses, and Anthropic messages. The flags set the sampling;
-    sampling parameters in requests are ignored. POST /sessions opens a session for one rollout,
-    GET /sessions/ID/tree returns its tokens. SIGTERM or Ctrl-C stops the server.
+    The APIs are OpenAI chat completions and responses, Anthropic messages and Google generateContent. The
+    flags set the sampling; sampling parameters in requests are ignored. POST /sessions opens a session for
+    one rollout, GET /sessions/ID/tree returns its tokens. SIGTERM or Ctrl-C stops the server.
 
     [bold]Example[/bold]: hone gateway --engine http://127.0.0.1:8000 --model models/qwen3 --port 8080
 
@@ -94,13 +94,15 @@ def _print_addresses(running: RunningGateway) -> None:
     """Print the addresses of the gateway and how a client uses its first session."""
     gateway, session = running.gateway, running.session
     base = gateway.url or "http://localhost"
+    unversioned = base + session.path.removesuffix("/v1")
     through = "" if gateway.socket is None else f" --unix-socket {gateway.socket}"
     bearer = f' -H "Authorization: Bearer {running.token}"' if running.token else ""
     lines = (
         f"listening on {gateway.url or gateway.socket}",
         f"session {session.id} (open):",
         f"  OPENAI_BASE_URL={base}{session.path} OPENAI_API_KEY={session.key}",
-        f"  ANTHROPIC_BASE_URL={base}{session.path.removesuffix('/v1')} ANTHROPIC_API_KEY={session.key}",
+        f"  ANTHROPIC_BASE_URL={unversioned} ANTHROPIC_API_KEY={session.key}",
+        f"  GOOGLE_GEMINI_BASE_URL={unversioned} GEMINI_API_KEY={session.key}",
         f"new session: curl{through} -X POST{bearer} {base}/sessions",
         f"its tokens:  curl{through}{bearer} {base}/sessions/{session.id}/tree",
         *(() if running.token else (_OPEN_WARNING,)),

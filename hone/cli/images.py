@@ -1,4 +1,4 @@
-"""`hone images pull | import | export | list | prune`"""
+"""`hone images pull | build | import | export | list | prune`"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from hone.cli.errors import FAILED, UsageError
-from hone.cli.options import JsonOption, run_with_progress
+from hone.cli.options import JsonOption, ProviderOption, SetOption, resolve_provider, run_with_progress
 
 if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
@@ -95,6 +95,41 @@ def pull(
     return FAILED if failures else 0
 
 
+@app.command()
+def build(
+    tasks: Annotated[Path, typer.Argument(metavar="TASKS", help="A JSONL file of tasks.")],
+    provider: ProviderOption = "namespaces",
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="Maximum concurrent builds.")] = 2,
+    sets: SetOption = None,
+) -> int:
+    """Build the Dockerfiles of Harbor tasks before the first sandbox needs them.
+
+    Each Dockerfile without a docker_image is built once, with the files beside it, and stored under a digest
+    of them; those that are stored already are skipped. buildah builds them, without a daemon; a Docker engine
+    where buildah is missing, and for --provider docker. A build has the network of this machine if the
+    network_mode of its task is "public", else none. Exit code 1 if a build failed, with a line for each
+    failure.
+
+    [bold]Example[/bold]: hone images build tasks.jsonl --at-once 4
+    """
+    from hone.cli.grade import load_usable_tasks
+    from hone.launch.images import build_images, dockerfiles_of
+    from hone.utils.text import visible
+
+    wanted = dockerfiles_of(load_usable_tasks(tasks))
+    settings = resolve_provider(provider, sets)
+
+    def job(reporter: Reporter) -> dict[str, str]:
+        with reporter.stage("building images", total=len(wanted)) as bar:
+            return _wait(build_images(wanted, settings.sandbox, at_once=at_once, done=bar.advance))
+
+    failures = run_with_progress(job)
+    for name, sentence in failures.items():
+        typer.echo(visible(f"{name}: {sentence}"))
+    typer.echo(f"{len(wanted) - len(failures)} of {len(wanted)} Dockerfiles are built.")
+    return FAILED if failures else 0
+
+
 @app.command("import")
 def import_(
     source: Annotated[
@@ -115,8 +150,8 @@ def import_(
 ) -> None:
     """Import an image from a Docker engine, an archive, an OCI layout, or a directory with a Dockerfile.
 
-    Archives are made by `docker save` or `hone images export`. The Docker engine builds a Dockerfile if it
-    answers, else buildah does.
+    Archives are made by `docker save` or `hone images export`. buildah builds a Dockerfile; the Docker engine
+    does where --docker-url names it, or buildah is missing.
 
     [bold]Example[/bold]: hone images import image.tar --name shop/testbed:v1
     """
@@ -169,7 +204,9 @@ def prune(
     to: Annotated[
         float | None, typer.Option("--to", min=0, metavar="GIB", help="Target size; default: --gib.")
     ] = None,
-    unused: Annotated[bool, typer.Option("--unused", help="Remove all images that no sandbox uses.")] = False,
+    unused: Annotated[
+        bool, typer.Option("--unused", help="Remove all images that no sandbox uses, and what builds keep.")
+    ] = False,
     cache_dir: CacheOption = None,
     gib: BudgetOption = None,
 ) -> None:

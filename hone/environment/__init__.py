@@ -10,7 +10,7 @@ from hone.environment.environment import (
     resolve_environment,
 )
 from hone.environment.patch import FilePatch, FilteredPatch, filter_patch, parse_patch
-from hone.environment.prepare import prepare_workspace, start_agent_sandbox
+from hone.environment.prepare import built_image, prepare_workspace, sandbox_image, start_agent_sandbox
 from hone.environment.result import extract_result, put_files, put_result
 from hone.environment.settings import EnvironmentSettings
 
@@ -25,6 +25,7 @@ __all__ = [
     "apply_patch",
     "apply_trusted_patch",
     "base_mounts",
+    "built_image",
     "changes_sources",
     "compiled_libraries",
     "extract_patch",
@@ -36,5 +37,6 @@ __all__ = [
     "put_libraries",
     "put_result",
     "resolve_environment",
+    "sandbox_image",
     "start_agent_sandbox",
 ]

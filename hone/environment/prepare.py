@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fcntl
+import os
 import re
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,11 @@ from hone.environment.apply import BASE_GIT, base_mounts
 from hone.environment.environment import GIT_ENV, BrokenTree, has_own_repository, resolve_environment
 from hone.environment.result import put_files, take_base
 from hone.environment.settings import EnvironmentSettings
-from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxSpec
+from hone.sandbox.contract import Provider, ProviderUnavailable, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import r2e
 from hone.tasks.formats.swebench import seeded_bug
-from hone.tasks.harbor import HarborTask, is_harbor, read_task
+from hone.tasks.harbor import HarborTask, is_harbor, read_task, write_folder
 from hone.tasks.harbor.serve import DOCKERFILE_IMAGE
 from hone.tasks.workspace import prepare
 from hone.types import Task
@@ -32,6 +34,8 @@ from hone.utils.text import digest
 
 TIMEOUT_S = 600.0
 _DONE = ".complete"
+_BUILT = "docker://localhost/hone/dockerfile:"
+_TIME = 946684800  # of the files of a build: 1 January 2000
 _POLL_S = 0.1
 
 # Arguments: workdir, a new directory, files to hide from the agent. The tree as it stands becomes the one
@@ -94,6 +98,7 @@ async def prepare_workspace(task: Task, provider: Provider, cache: Path) -> Path
     if is_harbor(task):
         harbor = read_task(task.checks.folder)
         key: list[Any] = [harbor.image, harbor.workdir, harbor.roots, dict(harbor.uploads)]
+        key += ["public"] if harbor.context and _has_network(harbor) else []
         return await _prepare_once(cache / digest(key), lambda target: _take_files(harbor, provider, target))
     if not has_own_repository(task.environment):
         return await asyncio.to_thread(prepare, task, cache)
@@ -113,19 +118,58 @@ async def _prepare_once(target: Path, make: Callable[[Path], Awaitable[None]]) -
     return target
 
 
-def sandbox_image(harbor: HarborTask) -> str:
-    """Return the image of a Harbor task's sandboxes. Raises TaskError for one that is yet to be built."""
-    if harbor.image.startswith(DOCKERFILE_IMAGE):
-        raise TaskError(
-            "its image is built from environment/Dockerfile, which Hone does not do: name the image in "
-            "environment.docker_image of its task.toml"
-        )
-    return harbor.image
+async def sandbox_image(harbor: HarborTask, provider: Provider) -> str:
+    """Return the image of a Harbor task's sandboxes; see `built_image`. Raises ProviderUnavailable."""
+    timeout_s, network = harbor.config.environment.build_timeout_sec, _has_network(harbor)
+    return await built_image(harbor.image, harbor.context, provider, network=network, timeout_s=timeout_s)
+
+
+def _has_network(harbor: HarborTask) -> bool:
+    return harbor.config.environment.network == "public"
+
+
+async def built_image(
+    image: str, files: Mapping[str, str], provider: Provider, *, network: bool, timeout_s: float
+) -> str:
+    """Return an image; one that is yet to be built from packed files is built on first use.
+
+    The name of a built image is a digest of those files, and its build sees nothing else: nothing that an
+    agent leaves behind has a part in the image that a grader starts.
+
+    Args:
+        network: whether the build has the network of this machine.
+    Raises:
+        ProviderUnavailable: the image cannot be built.
+    """
+    if not image.startswith(DOCKERFILE_IMAGE):
+        return image
+    name = _BUILT + image.removeprefix(DOCKERFILE_IMAGE) + ("-public" if network else "")
+    with tempfile.TemporaryDirectory(prefix="hone-context-") as folder:
+        context = Path(folder) / "context"
+        await asyncio.to_thread(_write_context, files, context)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await provider.build(name, context, network=network)
+        except TimeoutError:
+            raise ProviderUnavailable(
+                f"its Dockerfile was not built within {timeout_s:g} s, its environment.build_timeout_sec",
+                retryable=True,
+            ) from None
+    return name
+
+
+def _write_context(files: Mapping[str, str], context: Path) -> None:
+    """Write a build context; modes and times are equal on every machine, so that builds share layers."""
+    write_folder(files, context)
+    for path in (context, *context.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+        os.utime(path, (_TIME, _TIME))
 
 
 async def _take_files(harbor: HarborTask, provider: Provider, target: Path) -> None:
     """Store the files of an untouched sandbox from which the result of an agent will differ."""
-    spec = SandboxSpec(image=sandbox_image(harbor), workdir=harbor.workdir)
+    spec = SandboxSpec(image=await sandbox_image(harbor, provider), workdir=harbor.workdir)
     async with await provider.start(spec) as sandbox:
         await put_files(sandbox, harbor.uploads, harbor.workdir)
         await asyncio.to_thread(target.mkdir, parents=True)
@@ -213,7 +257,7 @@ async def start_harbor_sandbox(task: Task, workspace: Path, spec: SandboxSpec, p
     sandbox = await provider.start(
         dataclasses.replace(
             spec,
-            image=sandbox_image(harbor),
+            image=await sandbox_image(harbor, provider),
             workdir=harbor.workdir,
             env={**spec.env, **harbor.env},
             network=harbor.network,

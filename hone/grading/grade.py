@@ -27,6 +27,7 @@ from hone.environment import (
     parse_patch,
     put_libraries,
     resolve_environment,
+    sandbox_image,
 )
 from hone.environment.environment import has_own_repository
 from hone.grading.commands import Suite
@@ -45,12 +46,12 @@ from hone.grading.solution import run_solution
 from hone.grading.titles import is_renamed, official_names
 from hone.grading.variation import Variation, run_varied, vary_script
 from hone.grading.verdict import failed, make_verdict, statuses_of, words_of
-from hone.sandbox.contract import Limits, Provider, Sandbox, SandboxLost
+from hone.sandbox.contract import Limits, Provider, ProviderUnavailable, Sandbox, SandboxLost
 from hone.tasks.configuration import FILES, pytest_arguments
 from hone.tasks.controls import files_named_in
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash
-from hone.tasks.harbor import is_harbor
+from hone.tasks.harbor import is_harbor, read_task
 from hone.tasks.workspace import is_local
 from hone.types import Task, Verdict
 
@@ -205,7 +206,8 @@ class Grader:
         Of tasks with the same image and requirements, the first one's sandbox is asked. Empty without a
         Python that has pytest. Raises GraderError.
         """
-        image = task.environment.image if has_own_repository(task.environment) else "host"
+        in_image = is_harbor(task) or has_own_repository(task.environment)
+        image = task.environment.image if in_image else "host"
         key = (image, task.environment.python, task.environment.requirements)
         async with self._probes.setdefault(key, asyncio.Lock()):
             if key not in self._versions:
@@ -215,7 +217,10 @@ class Grader:
     async def _probe(self, task: Task) -> Mapping[str, str]:
         try:
             environment = await resolve_environment(task, self._cache, self.settings)
-        except TaskError as error:
+            if is_harbor(task):
+                image = await sandbox_image(read_task(task.checks.folder), self.provider)
+                environment = dataclasses.replace(environment, image=image)
+        except (TaskError, ProviderUnavailable) as error:
             raise GraderError(str(error)) from error
         workdir = task.environment.workdir
         sandbox = await start_sandbox(self.provider, workdir, environment, self._limits, whole_report=False)

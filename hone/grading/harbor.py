@@ -27,6 +27,7 @@ from hone.environment import (
     prepare_workspace,
     put_files,
     put_result,
+    sandbox_image,
 )
 from hone.grading.errors import GraderError
 from hone.grading.integrity import Tampering, scan_patch
@@ -158,10 +159,11 @@ async def run_stage(
         base: git directory of the files from which the patch is a difference.
     """
     limits = dataclasses.replace(limits, output_kib=max(limits.output_kib, OUTPUT_KIB))
-    spec = SandboxSpec(
-        image=harbor.image, workdir=harbor.workdir, env=harbor.env, limits=limits, network=stage.network
-    )
     try:
+        image = await sandbox_image(harbor, provider)
+        spec = SandboxSpec(
+            image=image, workdir=harbor.workdir, env=harbor.env, limits=limits, network=stage.network
+        )
         sandbox = await provider.start(spec)
     except ProviderUnavailable as error:
         raise GraderError(f"no sandbox to grade in: {error}") from error

@@ -353,6 +353,17 @@ class Provider(Protocol):
         """
         ...
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        """Build the Dockerfile of a directory and keep the image as `image`, unless there is one already.
+
+        Args:
+            image: `docker://localhost/hone/NAME:TAG`.
+            network: whether its RUN instructions have the network of this machine; else they have none.
+        Raises:
+            ProviderUnavailable: this provider builds nothing, or the Dockerfile cannot be built.
+        """
+        ...
+
     async def reconcile(self) -> int:
         """Remove resources of dead owners (processes, cgroups, directories); return their number."""
         ...

@@ -78,6 +78,9 @@ class ScriptedProvider:
     async def digest(self, image: str) -> str:
         return ""
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        return None
+
     async def reconcile(self) -> int:
         return 0
 

@@ -67,6 +67,9 @@ class World:
     async def digest(self, image: str) -> str:
         return ""
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        return None
+
     async def reconcile(self) -> int:
         return 0
 

@@ -23,8 +23,23 @@ umount {keep}
 """
 
 
-def run_as_ordinary_user(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run `command` as user UID, in a fresh home that is removed afterwards."""
+# An account of the user, and a range of ids for user namespaces.
+_ACCOUNT = """
+cd {scratch}
+(cat /etc/passwd; echo ordinary:x:{uid}:{uid}::/nonexistent:/bin/sh) > passwd
+(cat /etc/group; echo ordinary:x:{uid}:) > group
+echo ordinary:{first}:65536 > subuid
+cp subuid subgid
+for name in passwd group subuid subgid; do touch /etc/$name; mount --bind $name /etc/$name; done
+"""
+
+
+def run_as_ordinary_user(command: list[str], *, account: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run `command` as user UID, in a fresh home that is removed afterwards.
+
+    Args:
+        account: whether the user has a name, and a range of ids for user namespaces.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         Path(scratch).chmod(0o755)
         home = Path(scratch) / "home"
@@ -36,6 +51,8 @@ def run_as_ordinary_user(command: list[str]) -> subprocess.CompletedProcess[str]
         if private:
             words = {"keep": Path(scratch) / "python", "prefix": prefix, "private": private[0]}
             script += _SHOW_PYTHON.format(**{name: shlex.quote(str(path)) for name, path in words.items()})
+        if account:
+            script += _ACCOUNT.format(scratch=shlex.quote(scratch), uid=UID, first=200_000)
         environment = [f"HOME={home}", f"TMPDIR={home}", "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]
         user = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--inh-caps=-all"]
         script += "exec " + shlex.join([*user, "env", "-i", *environment, *command])

@@ -107,6 +107,7 @@ def write_archive(target: Path, name: str, layers: list[Path], config: Mapping[s
         "created": "2024-01-01T00:00:00Z",
         "config": dict(config),
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
+        "history": [{"created": "2024-01-01T00:00:00Z"} for _ in digests],  # buildah counts them
     }
     described = json.dumps(image).encode()
     config_name = hashlib.sha256(described).hexdigest() + ".json"

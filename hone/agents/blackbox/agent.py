@@ -112,7 +112,8 @@ class BlackboxAgent:
 
     def _values(self, task: Task, session: Session, chat: Chat) -> dict[str, Any]:
         """Return the values of the placeholders in the program's templates."""
-        path = session.path if self.program.wire != "anthropic" else session.path.removesuffix("/v1")
+        adds_version = self.program.wire in ("anthropic", "google")  # the client, to its base URL
+        path = session.path.removesuffix("/v1") if adds_version else session.path
         values: dict[str, Any] = {
             "problem": task.problem,
             "workdir": task.environment.workdir,

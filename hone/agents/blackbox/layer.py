@@ -16,7 +16,6 @@ import platform
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from hone.agents.blackbox import runtime
 from hone.agents.blackbox.program import (
     ArchiveInstall,
     DirectoryInstall,
-    Install,
     NpmInstall,
     PipInstall,
     Program,
@@ -81,7 +79,7 @@ def _recorded(layer: Path) -> str:
 
 def _path(program: Program, cache: Path) -> Path:
     """Return the path of a layer; its key covers everything that goes into the layer."""
-    parts = [_LAYOUT, platform.machine(), program.name, *_identify(program.install)]
+    parts = [_LAYOUT, platform.machine(), program.name, *_identify(program)]
     parts.append(runtime.identify(program.runtime))
     return cache / f"{program.name}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
@@ -89,21 +87,21 @@ def _path(program: Program, cache: Path) -> Path:
 def _build(program: Program, target: Path, lock: int) -> None:
     app = target / "app"
     app.mkdir()
-    _install(program.install, app, lock)
+    _install(program, app, lock)
     if program.runtime is not None:
         runtime.build(program.runtime, target, program.layer)
         if program.runtime.program == "python3":
-            _compile(target, program.layer)
+            _compile(runtime.find_python(program.runtime), target, program.layer)
     make_readable(target)
     record = {"program": program.name, "tree": _digest_tree(target, RECORD)}
     (target / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     (target / RECORD).chmod(0o644)
 
 
-def _compile(target: Path, layer: str) -> None:
+def _compile(python: Path, target: Path, layer: str) -> None:
     """Compile Python modules; sources are not checked again, as sandboxes cannot change them."""
     options = ["-q", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(target), "-p", layer, "-j", "2"]
-    command = [sys.executable, "-I", "-m", "compileall", *options, str(target)]
+    command = [str(python), "-I", "-m", "compileall", *options, str(target)]
     # The exit code is ignored: some files are for other Python versions.
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(
@@ -111,15 +109,16 @@ def _compile(target: Path, layer: str) -> None:
         )
 
 
-def _identify(install: Install) -> list[str]:
+def _identify(program: Program) -> list[str]:
     """Return everything that distinguishes installations. Raises ScaffoldError if a file is missing."""
+    install = program.install
     parts = [install.model_dump_json(exclude={"lock", "requirements"})]
     file = None
     if isinstance(install, NpmInstall):
         file = install.lock
     elif isinstance(install, PipInstall):
         file = install.requirements
-        parts.append(sys.version)
+        parts.append(runtime.python_version(program.runtime))
     elif isinstance(install, DirectoryInstall):
         if not install.source.is_dir():
             raise ScaffoldError(f"{install.source} is not a directory")
@@ -132,13 +131,14 @@ def _identify(install: Install) -> list[str]:
     return parts
 
 
-def _install(install: Install, app: Path, lock: int) -> None:
+def _install(program: Program, app: Path, lock: int) -> None:
     """Fill `app`; child processes inherit the descriptor `lock`. Raises ScaffoldError."""
+    install = program.install
     if isinstance(install, NpmInstall):
         _npm(install, app, lock)
         _mark_executables(app)
     elif isinstance(install, PipInstall):
-        _pip(install, app, lock)
+        _pip(install, runtime.find_python(program.runtime), app, lock)
     elif isinstance(install, ArchiveInstall):
         unpack(install.source, install.sha256, app)
     else:
@@ -196,11 +196,12 @@ def _run_npm(arguments: Sequence[str], app: Path, lock: int, install: NpmInstall
         raise ScaffoldError(f"{failure}: npm reports {(useful or errors or [done.stderr.strip()])[0]!r}")
 
 
-def _pip(install: PipInstall, app: Path, lock: int) -> None:
+def _pip(install: PipInstall, python: Path, app: Path, lock: int) -> None:
     command = ["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     command += ["--link-mode", "copy", "--target", str(app), "--requirements", str(install.requirements)]
     try:
-        run_uv(command, failure=f"the packages in {install.requirements} cannot be installed", held=[lock])
+        failure = f"the packages in {install.requirements} cannot be installed"
+        run_uv(command, failure=failure, held=[lock], python=python)
     except TaskError as error:
         raise ScaffoldError(str(error)) from error
     (app / ".lock").unlink(missing_ok=True)

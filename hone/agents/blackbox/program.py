@@ -104,9 +104,10 @@ class Runtime(Settings):
 
     program: Literal["node", "python3"]
     """`node`: the first on PATH of the machine that builds the layer. `python3`: the interpreter that runs
-    Hone. In the sandbox: `{{ layer }}/bin/node` or `{{ layer }}/bin/python3`."""
+    Hone, or this machine's of `version` if that is newer. In the sandbox: `{{ layer }}/bin/node` or
+    `{{ layer }}/bin/python3`."""
     version: str = Field(default="", pattern=r"^(\d+(\.\d+)*)?$")
-    """The oldest version that works, such as `20`; default: any."""
+    """The oldest version that works, such as `20` or `3.12`; default: any."""
     archive: Source = ""
     """Of `node`: an archive with bin/node that replaces this machine's; an https:// address, or a path
     relative to the TOML file."""
@@ -188,9 +189,9 @@ class Program(Settings):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
     """The name of the program, its layer and its records."""
-    wire: Literal["openai", "responses", "anthropic"]
-    """Its API: OpenAI's chat completions or responses (`{{ base_url }}` ends with /v1), or Anthropic's
-    messages (no /v1)."""
+    wire: Literal["openai", "responses", "anthropic", "google"]
+    """Its API: OpenAI's chat completions or responses (`{{ base_url }}` ends with /v1), Anthropic's messages
+    or Google's generateContent (no /v1)."""
     install: Install
     """The installation of its tools."""
     runtime: Runtime | None = None

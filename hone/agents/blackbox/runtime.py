@@ -12,12 +12,13 @@ variable of Hone's.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ from hone.agents.blackbox.program import Runtime
 from hone.agents.scaffold import ScaffoldError
 from hone.sandbox.contract import ProviderUnavailable
 from hone.sandbox.init.bundle import copy_libraries
+from hone.tasks.errors import TaskError
+from hone.tasks.python.interpreters import find_interpreter
 
 _VERSION_TIMEOUT_S = 60.0
 _WRAPPER = """#!/bin/sh
@@ -36,6 +39,11 @@ exec {layer}/loader --library-path {layer}/lib {layer}/{program} {arguments} "$@
 """
 # Node starts its children by /proc/self/exe, which is the loader.
 _OWN_PATH = "process.execPath = process.argv[0] = '{layer}/bin/node';\n"
+# Prints the version of a Python, and the directories of its standard library.
+_FACTS = """
+import json, sys, sysconfig
+print(json.dumps([sys.version, sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]))
+"""
 _OWN_SITE = "import site\nsite.addsitedir('{layer}/app')\n"
 _OMITTED = {
     "__pycache__", "config-*", "ensurepip", "idlelib", "lib2to3", "site-packages", "dist-packages", "test",
@@ -53,7 +61,8 @@ def identify(runtime: Runtime | None) -> str:
         return runtime.sha256
     path = _find(runtime)
     info = path.stat()
-    return f"{path} {info.st_size} {info.st_mtime_ns} {sys.version if runtime.program == 'python3' else ''}"
+    version = python_version(runtime) if runtime.program == "python3" else ""
+    return f"{path} {info.st_size} {info.st_mtime_ns} {version}"
 
 
 def build(runtime: Runtime, target: Path, layer: str) -> None:
@@ -79,9 +88,35 @@ def build(runtime: Runtime, target: Path, layer: str) -> None:
     shutil.rmtree(unpacked, ignore_errors=True)
 
 
+def find_python(runtime: Runtime | None) -> Path:
+    """Return the Python that runs Hone, or one of a newer `runtime.version`. Raises ScaffoldError."""
+    wanted = runtime.version if runtime is not None and runtime.program == "python3" else ""
+    if not wanted or _numbers(wanted) <= list(sys.version_info[:3]):
+        return Path(sys.executable).resolve()
+    try:
+        return find_interpreter(wanted).path.resolve()
+    except TaskError as error:
+        raise ScaffoldError(f"the tools cannot be installed: {error}") from error
+
+
+def python_version(runtime: Runtime | None) -> str:
+    """Return the version of `find_python`, with its compiler. Raises ScaffoldError."""
+    return _python_facts(find_python(runtime))[0]
+
+
+@functools.cache
+def _python_facts(python: Path) -> tuple[str, Path, Path]:
+    """Return the version of a Python, and the directories of its modules and of its extensions."""
+    output = subprocess.run(
+        [python, "-I", "-c", _FACTS], capture_output=True, timeout=_VERSION_TIMEOUT_S, check=True
+    ).stdout
+    version, library, extensions = json.loads(output)
+    return version, Path(library), Path(extensions) / "lib-dynload"
+
+
 def _find(runtime: Runtime) -> Path:
     if runtime.program == "python3":
-        return Path(sys.executable).resolve()
+        return find_python(runtime)
     found = shutil.which("node")
     if found is None:
         raise ScaffoldError(
@@ -119,12 +154,12 @@ def _build_node(program: Path, target: Path, layer: str) -> None:
 
 def _build_python(program: Path, target: Path, layer: str) -> None:
     """Copy the standard library next to the program; `app` is its only other source of modules."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    _, modules, platform = _python_facts(program)
+    version = modules.name  # such as python3.11
     library = target / "python" / "lib" / version
-    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=shutil.ignore_patterns(*_OMITTED))
+    shutil.copytree(modules, library, ignore=shutil.ignore_patterns(*_OMITTED))
     extensions = library / "lib-dynload"
     if not extensions.is_dir():
-        platform = Path(sysconfig.get_path("platstdlib")) / "lib-dynload"
         shutil.copytree(platform, extensions)
     (library / "sitecustomize.py").unlink(missing_ok=True)
     (library / "sitecustomize.py").write_text(_OWN_SITE.format(layer=layer))

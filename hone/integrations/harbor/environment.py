@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import shutil
 import tempfile
@@ -14,19 +15,19 @@ from typing import Any
 
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
-from harbor.environments.definition import should_upload_environment_dir
+from harbor.environments.definition import should_upload_environment_dir, should_use_prebuilt_docker_image
 from harbor.models.task.config import NetworkMode
 
-from hone.environment import EnvironmentSettings, prepare_workspace, start_agent_sandbox
+from hone.environment import EnvironmentSettings, built_image, prepare_workspace, start_agent_sandbox
 from hone.environment.result import take_base
 from hone.integrations.harbor.mapping import exported_task, limits_of, network_of
 from hone.integrations.harbor.shared import shared_provider
-from hone.sandbox.contract import TIMEOUT_MAX_S, Sandbox, SandboxSpec
+from hone.sandbox.contract import TIMEOUT_MAX_S, Provider, Sandbox, SandboxSpec
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.harbor.config import parse_config
-from hone.tasks.harbor.folder import CONFIG, read_folder
-from hone.tasks.harbor.serve import ARTIFACTS, DOCKERFILE_IMAGE, image_of, result_roots
+from hone.tasks.harbor.folder import CONFIG, below, read_folder
+from hone.tasks.harbor.serve import ARTIFACTS, dockerfile_workdir, image_of, result_roots
 from hone.tasks.workspace import GIT_ENV
 from hone.types import Task
 
@@ -45,6 +46,7 @@ class HoneEnvironment(BaseEnvironment):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         own = {name: kwargs.pop(name) for name in _OWN if name in kwargs}
         self._image: str | None = own.pop("image", None)
+        self._image_workdir = ""  # of an image that was built
         self.settings = SandboxSettings.model_validate({"output_kib": OUTPUT_KIB, **own})
         self.sandbox: Sandbox | None = None
         self.task: Task | None = None  # of Hone, where the folder was exported by it
@@ -86,15 +88,10 @@ class HoneEnvironment(BaseEnvironment):
                 f"--ek image={self._image} has no effect on a task that Hone exported, whose image is in its "
                 "record: remove it"
             )
-        if self.task is None and self.image.startswith(DOCKERFILE_IMAGE):
-            raise TaskError(
-                "the task's image is built from a Dockerfile, which Hone does not do under `harbor run`: set "
-                "environment.docker_image, or pass an image (--ek image=docker://NAME)"
-            )
 
     @property
     def image(self) -> str:
-        """The image of its sandbox, in Hone's notation."""
+        """The image of its sandbox, in Hone's notation; that of a Dockerfile is known once it was built."""
         return self._image or image_of(self.task_env_config.docker_image or "", {})
 
     @property
@@ -104,7 +101,7 @@ class HoneEnvironment(BaseEnvironment):
 
     @property
     def workdir(self) -> str:
-        return self.task_env_config.workdir or _WORKDIR
+        return self.task_env_config.workdir or self._image_workdir or _WORKDIR
 
     @property
     def _folder(self) -> Path:
@@ -128,6 +125,8 @@ class HoneEnvironment(BaseEnvironment):
                 memory_mb=config.memory_mb,
                 storage_mb=config.storage_mb,
             )
+            if self.task is None and self._image is None:
+                await self._build(provider, force=force_build)
             spec = SandboxSpec(
                 image=self.image if self.task is None else "host",
                 workdir=self.workdir,
@@ -147,6 +146,23 @@ class HoneEnvironment(BaseEnvironment):
         except BaseException:
             await self.stop(delete=True)
             raise
+
+    async def _build(self, provider: Provider, *, force: bool) -> None:
+        """Build the image where the task names none, or where `force` prefers its Dockerfile."""
+        if should_use_prebuilt_docker_image(
+            self.environment_dir, docker_image=self.task_env_config.docker_image, force_build=force
+        ):
+            return
+        files = {f"environment/{name}": text for name, text in read_folder(self.environment_dir).items()}
+        self._image = await built_image(
+            image_of("", files),
+            dict(below(files, "environment")),
+            provider,
+            network=self._network_policy.network_mode is NetworkMode.PUBLIC,
+            timeout_s=self.task_env_config.build_timeout_sec,
+        )
+        with contextlib.suppress(TaskError):  # it names no directory
+            self._image_workdir = dockerfile_workdir(files)
 
     async def _keep_base(self) -> None:
         if self._enable_environment_dir_upload and should_upload_environment_dir(

@@ -20,19 +20,19 @@ class Problem(StrEnum):
     DEFECT = "internal_error"  # of the gateway or the chat behind it; the log says more
 
 
-# HTTP status, type for OpenAI's clients, type for Anthropic's
+# HTTP status, type for OpenAI's clients, type for Anthropic's, status for Google's
 _TYPES = {
-    Problem.INVALID: (400, "invalid_request_error", "invalid_request_error"),
-    Problem.TOO_LONG: (400, "invalid_request_error", "invalid_request_error"),
-    Problem.UNAUTHORIZED: (401, "authentication_error", "authentication_error"),
+    Problem.INVALID: (400, "invalid_request_error", "invalid_request_error", "INVALID_ARGUMENT"),
+    Problem.TOO_LONG: (400, "invalid_request_error", "invalid_request_error", "INVALID_ARGUMENT"),
+    Problem.UNAUTHORIZED: (401, "authentication_error", "authentication_error", "UNAUTHENTICATED"),
     # Command-line clients retry 408, 409, 429 and 5xx, some of them for minutes; none retries 403.
-    Problem.LIMIT: (403, "permission_error", "permission_error"),
-    Problem.OBSERVER: (403, "permission_error", "permission_error"),
-    Problem.NOT_FOUND: (404, "invalid_request_error", "not_found_error"),
-    Problem.TOO_LARGE: (413, "invalid_request_error", "request_too_large"),
-    Problem.BUSY: (429, "rate_limit_error", "rate_limit_error"),
-    Problem.ENGINE: (503, "server_error", "api_error"),
-    Problem.DEFECT: (500, "server_error", "api_error"),
+    Problem.LIMIT: (403, "permission_error", "permission_error", "PERMISSION_DENIED"),
+    Problem.OBSERVER: (403, "permission_error", "permission_error", "PERMISSION_DENIED"),
+    Problem.NOT_FOUND: (404, "invalid_request_error", "not_found_error", "NOT_FOUND"),
+    Problem.TOO_LARGE: (413, "invalid_request_error", "request_too_large", "INVALID_ARGUMENT"),
+    Problem.BUSY: (429, "rate_limit_error", "rate_limit_error", "RESOURCE_EXHAUSTED"),
+    Problem.ENGINE: (503, "server_error", "api_error", "UNAVAILABLE"),
+    Problem.DEFECT: (500, "server_error", "api_error", "INTERNAL"),
 }
 
 
@@ -55,7 +55,7 @@ class GatewayError(Exception):
     ) -> None:
         super().__init__(message)
         self.problem = problem
-        self.status, self.openai_type, self.anthropic_type = _TYPES[problem]
+        self.status, self.openai_type, self.anthropic_type, self.google_status = _TYPES[problem]
         self.param = param
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens

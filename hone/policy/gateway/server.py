@@ -28,6 +28,7 @@ from hone.policy.gateway.settings import SessionLimits
 from hone.policy.gateway.wire.completions import ChatCompletions
 from hone.policy.gateway.wire.fields import Json, read_fields
 from hone.policy.gateway.wire.format import Format
+from hone.policy.gateway.wire.generate_content import GenerateContent
 from hone.policy.gateway.wire.messages import AnthropicMessages
 from hone.policy.gateway.wire.responses import Responses
 from hone.policy.workers import run_in_worker
@@ -39,10 +40,13 @@ from hone.utils.http_server import BodyTooLarge, address, body_timeout, listen, 
 _BODY_S = 120.0  # time limit of a request's body
 _LIMITS_MAX = 1 << 16  # bytes of the body that opens a session
 _COMPLETIONS, _MESSAGES = ChatCompletions(), AnthropicMessages()
+_GENERATE = GenerateContent(stream=False)
 _FORMATS: dict[str, Format] = {
-    "chat/completions": _COMPLETIONS,
-    "messages": _MESSAGES,
-    "responses": Responses(),
+    "v1/chat/completions": _COMPLETIONS,
+    "v1/messages": _MESSAGES,
+    "v1/responses": Responses(),
+    "v1beta/models/{model}:generateContent": _GENERATE,
+    "v1beta/models/{model}:streamGenerateContent": GenerateContent(stream=True),
 }
 
 
@@ -139,13 +143,13 @@ def _make_app(
 
     routes = [Route("/healthz", healthz)]
     routes += [] if admin is None else _admin_routes(gateway, admin, max_body_bytes)
-    for base in ("/v1", "/s/{key}/v1"):
+    for base in ("", "/s/{key}"):
         for path, wire in _FORMATS.items():
             routes.append(Route(f"{base}/{path}", functools.partial(answer, wire=wire), methods=["POST"]))
         routes += [
-            Route(f"{base}/messages/count_tokens", count, methods=["POST"]),
-            Route(f"{base}/models", models),
-            Route(f"{base}/models/{{model:path}}", one_model),
+            Route(f"{base}/v1/messages/count_tokens", count, methods=["POST"]),
+            Route(f"{base}/v1/models", models),
+            Route(f"{base}/v1/models/{{model:path}}", one_model),
         ]
     app = make_app(routes, error_response=_error_response, expected=(GatewayError, BodyTooLarge))
     app.router.redirect_slashes = False  # a redirect would answer an unknown path with 307
@@ -254,7 +258,8 @@ def _error_response(connection: HTTPConnection, error: Exception) -> Response:
         error = GatewayError(Problem.NOT_FOUND, f"there is no {connection.scope['method']} {path}")
     elif not isinstance(error, GatewayError):
         error = defect()
-    return error_response(_MESSAGES if "/v1/messages" in path else _COMPLETIONS, error)
+    wire = _GENERATE if "/v1beta/" in path else _MESSAGES if "/v1/messages" in path else _COMPLETIONS
+    return error_response(wire, error)
 
 
 def _session(gateway: Gateway, request: Request) -> Session:
@@ -282,7 +287,7 @@ def _bearer(request: Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return request.headers.get("x-api-key", "")
+    return request.headers.get("x-api-key") or request.headers.get("x-goog-api-key", "")
 
 
 def _require_token(admin: Admin, request: Request) -> None:
@@ -293,9 +298,12 @@ def _require_token(admin: Admin, request: Request) -> None:
 
 async def _read(request: Request, limit: int, wire: Format, session: Session) -> ChatRequest:
     data = await _data(request, limit)
+    named = {name: value for name, value in request.path_params.items() if name == "model"}
     try:
         size = len(data)
-        return await session.parse(size, lambda: wire.read(read_fields(data, wire.encoded_field), session))
+        return await session.parse(
+            size, lambda: wire.read(read_fields(data, wire.encoded_field) | named, session)
+        )
     finally:
         release_body(request)  # the reply may take minutes
 

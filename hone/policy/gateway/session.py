@@ -88,7 +88,7 @@ class Session:
 
     @property
     def path(self) -> str:
-        """The base path for OpenAI's clients; Anthropic's take it without the `/v1`."""
+        """The base path for OpenAI's clients; Anthropic's and Google's take it without the `/v1`."""
         return f"/s/{self.key}/v1"
 
     @property

@@ -178,6 +178,14 @@ class PoolProvider:
         """Return "": only the pool knows the images of its nodes."""
         return ""
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        """Raise ProviderUnavailable: the nodes of a pool build nothing."""
+        raise ProviderUnavailable(
+            "the nodes of a pool build no Dockerfile: push the image into a registry, and name it in "
+            "environment.docker_image of the task",
+            retryable=False,
+        )
+
     async def reconcile(self) -> int:
         """Close the leases of dead processes of this machine; return their number."""
         async with self._connected() as (_, pool):

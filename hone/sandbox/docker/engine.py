@@ -11,14 +11,17 @@ import json
 import os
 import re
 import struct
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import aiodocker
 import aiohttp
 
 from hone.sandbox.contract import ProviderUnavailable
+from hone.sandbox.images.engine_build import build
 from hone.sandbox.init.channel import Channel
 
 _HEADER = struct.Struct("!BxxxI")  # stream (1: stdout, 2: stderr), length
@@ -220,6 +223,11 @@ class Engine:
         """Pull an image. Raises aiodocker.DockerError with the registry's message."""
         async for _ in self._client.images.pull(name, stream=True):
             pass
+
+    async def build(self, name: str, context: Path, *, network: bool) -> None:
+        """Build a directory's Dockerfile as the image `name`. Raises ProviderUnavailable."""
+        with tempfile.TemporaryDirectory(prefix="hone-build-") as folder:
+            await build(self._client, context, name, Path(folder) / "context.tar", network=network)
 
     # --- containers
 

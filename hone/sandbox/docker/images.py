@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiodocker
@@ -13,6 +14,7 @@ import aiohttp
 
 from hone.sandbox.contract import DEFAULT_WORKDIR, ImageProblem, ImageUnavailable, ProviderUnavailable
 from hone.sandbox.docker.engine import Engine, EngineInfo
+from hone.sandbox.images.reference import BUILT
 from hone.utils.concurrency import cancel_all
 from hone.utils.retry import backoff_delays, retry
 
@@ -74,7 +76,11 @@ class Images:
         """Return an image, pulled if the engine does not have it. Raises ImageUnavailable."""
         described = await self._engine.image(name)
         if described is None:
-            await self._pull_once(name)
+            if name.startswith(BUILT):
+                raise ImageUnavailable(
+                    f"image {name} was removed from the engine", problem="unknown_image", retryable=True
+                )
+            await self._once(name, lambda: self._pull(name))
             described = await self._engine.image(name)
         if described is None:
             raise ImageUnavailable(
@@ -87,10 +93,15 @@ class Images:
             )
         return _parse(described)
 
-    async def _pull_once(self, name: str) -> None:
-        """Pull an image; concurrent callers share one pull, which a cancelled caller does not stop."""
+    async def build(self, name: str, context: Path, *, network: bool) -> None:
+        """Build a directory's Dockerfile as an image, unless there is one. Raises ProviderUnavailable."""
+        if await self._engine.image(name) is None:
+            await self._once(name, lambda: self._engine.build(name, context, network=network))
+
+    async def _once(self, name: str, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Pull or build an image; concurrent callers share it, and a cancelled one does not stop it."""
         if name not in self._pulls:
-            self._pulls[name] = asyncio.create_task(self._pull(name))
+            self._pulls[name] = asyncio.create_task(make())
             self._pulls[name].add_done_callback(lambda _: self._pulls.pop(name, None))
         pull = self._pulls[name]
         await asyncio.wait([pull])

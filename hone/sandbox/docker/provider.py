@@ -11,6 +11,7 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from hone.sandbox import network, owners
 from hone.sandbox.contract import Check, Health, ProviderUnavailable, SandboxLost, SandboxSpec
@@ -179,6 +180,10 @@ class DockerProvider:
 
     async def digest(self, image: str) -> str:
         return (await self._images.get(images.name_of(image, self._settings.docker_image))).id
+
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        name = images.name_of(image, self._settings.docker_image)
+        await self._images.build(name, context, network=network)
 
     async def reconcile(self) -> int:
         async with open_engine(self._url) as engine:

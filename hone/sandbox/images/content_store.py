@@ -5,7 +5,9 @@
     records/HEX.json     an image; its modification time is its last use; locked (shared) while in use
     names/HASH           a name and its digest
     staging/TOKEN/       files being written or removed; locked by their owner
-    locks/               `store`, held for moments; one per layer being unpacked and per pull from a registry
+    builds/              what buildah keeps, see `hone.sandbox.images.buildah`
+    locks/               `store`, held for moments; one per layer being unpacked, per pull from a registry
+                         and per build
 
 Everything is written in `staging` and renamed into place. Records, names and blobs change under the lock
 `store` only. Invariant: every file that a record names exists. A layer without a record is removed unless a
@@ -38,6 +40,7 @@ class ContentStore:
         self.names = directory / "names"
         self.staging = directory / "staging"
         self.locks = directory / "locks"
+        self.builds = directory / "builds"
         for path in (self.blobs, self.layers, self.records, self.names, self.staging, self.locks):
             path.mkdir(parents=True, exist_ok=True)
         self._store_lock = self.locks / "store"

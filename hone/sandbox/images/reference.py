@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hone.sandbox.contract import ImageUnavailable
 
 DEFAULT_REGISTRY = "docker.io"
+BUILT = "localhost/hone/"  # of the names of images that Hone builds, which no registry has
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?")
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -36,6 +37,11 @@ class Reference:
         """The full name; equal for all spellings of one reference."""
         suffix = f"@{self.digest}" if self.digest else f":{self.tag}"
         return f"{self.registry}/{self.repository}{suffix}"
+
+    @property
+    def is_built(self) -> bool:
+        """Whether Hone builds the image, so that no registry has it."""
+        return self.name.startswith(BUILT)
 
     @property
     def is_loopback(self) -> bool:

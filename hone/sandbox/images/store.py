@@ -11,22 +11,28 @@ import contextlib
 import errno
 import itertools
 import json
+import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hone.sandbox.contract import ImageUnavailable
+from hone.sandbox.images.buildah import Descriptor, is_installed, open_buildah, remove_builds
 from hone.sandbox.images.content_store import ContentStore, gone, size
+from hone.sandbox.images.dockerfile import DOCKERFILE, read_dockerfile
+from hone.sandbox.images.engine_build import built_by_engine
 from hone.sandbox.images.layers import disk_full, unpack_layer
 from hone.sandbox.images.locks import POLL_S, Lock, Staging, disk_usage, lock, staging, wait_for_one
 from hone.sandbox.images.records import Image, Layer, Record, read_image
 from hone.sandbox.images.reference import parse
 from hone.sandbox.images.skopeo import LAYOUT, Report, fetch, skopeo
-from hone.sandbox.images.sources import Source, from_registry, open_source
+from hone.sandbox.images.sources import Source, engine_url, find_source, from_daemon, from_registry
 from hone.utils.concurrency import run_in_thread, task_group
+from hone.utils.dockerfile import base_images
 
 LAYERS_AT_ONCE = 4  # of one image
+BUILDS_AT_ONCE = 4  # of all processes that share a store
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
@@ -47,7 +53,8 @@ class ImageStore:
         budget_gib: GiB of all images together; a pull may exceed it until it ends, then the least recently
             used images are removed, never those in use.
         insecure_registries: HOST[:PORT] that need no TLS; registries on this machine never need it.
-        docker_url: engine for `docker-daemon:` and Dockerfiles; default $DOCKER_HOST, then its usual socket.
+        docker_url: engine for `docker-daemon:` and Dockerfiles. Default: $DOCKER_HOST, then its usual socket
+            for `docker-daemon:`; for Dockerfiles buildah, if it is installed.
     """
 
     def __init__(
@@ -83,12 +90,34 @@ class ImageStore:
         Args:
             name: default the one in the source.
         """
+        if (Path(source) / DOCKERFILE).is_file() and not (Path(source) / "oci-layout").is_file():
+            if not name:
+                raise ImageUnavailable(f"{source} contains no name: give it one", problem="unknown_image")
+            return await self._build(Path(source), parse(name).name, report, network=True, renew=True)
         async with self._work() as made:
-            opened = open_source(source, made, insecure=self._insecure, docker_url=self._docker_url)
-            async with opened as found:
-                if not (name or found.suggested):
-                    raise ImageUnavailable(f"{source} contains no name: give it one", problem="unknown_image")
-                return await self._bring(found, parse(name or found.suggested).name, made, report)
+            found = await find_source(source, made, insecure=self._insecure, docker_url=self._docker_url)
+            if not (name or found.suggested):
+                raise ImageUnavailable(f"{source} contains no name: give it one", problem="unknown_image")
+            return await self._bring(found, parse(name or found.suggested).name, made, report)
+
+    async def build(
+        self, reference: str, context: Path, *, network: bool, report: Report = lambda _: None
+    ) -> Image:
+        """Return the image of this name, built from a directory's Dockerfile when it is not stored.
+
+        Concurrent calls share one build; cancelling the last one ends every process of the build.
+
+        Args:
+            network: whether its RUN instructions have the network of this machine; else they have none.
+        Raises:
+            ProviderUnavailable: there is no builder, or the Dockerfile cannot be built.
+            ImageUnavailable: an image that it starts from cannot be fetched, or the disk is full.
+        """
+        name = parse(reference).name
+        found = await asyncio.to_thread(self._content.find, name)
+        return found or await self._share_pull(
+            name, lambda: self._build(context, name, report, network=network, renew=False)
+        )
 
     async def export(self, reference: str, file: Path, *, report: Report = lambda _: None) -> Image:
         """Write a stored image as an OCI archive, atomically and with the same digest.
@@ -101,17 +130,11 @@ class ImageStore:
         folder, draft_name = file.parent, f".hone-{secrets.token_hex(4)}.part"
         with self.use(image):
             async with staging(self._content.staging) as made:
-                await run_in_thread(self._lay_out, image, made, folder)
+                await run_in_thread(self._lay_out, image, made.directory / LAYOUT)
+                (made.directory / "target").symlink_to(folder.absolute())
+                target = f"oci-archive:target/{draft_name}:{image.name}"
                 try:
-                    await skopeo(
-                        [
-                            *("copy", "--quiet", "--src-shared-blob-dir", "blobs", f"oci:{LAYOUT}"),
-                            f"oci-archive:target/{draft_name}:{image.name}",
-                        ],
-                        image.name,
-                        made,
-                        report,
-                    )
+                    await skopeo(["copy", "--quiet", f"oci:{LAYOUT}", target], image.name, made, report)
                     await run_in_thread((folder / draft_name).rename, file)
                 finally:
                     await run_in_thread((folder / draft_name).unlink, missing_ok=True)
@@ -133,10 +156,12 @@ class ImageStore:
         """Remove the least recently used images until the rest fits; return their number.
 
         Args:
-            to_bytes: default the budget; 0 removes every image that is not in use.
+            to_bytes: default the budget; 0 removes every image that is not in use, and what builds keep.
         """
         limit = self._budget_bytes if to_bytes is None else to_bytes
         async with staging(self._content.staging) as made:
+            if limit == 0:
+                await remove_builds(self._content.builds, made)
             return len(await run_in_thread(self._content.clean, made, limit))
 
     @contextlib.contextmanager
@@ -148,17 +173,29 @@ class ImageStore:
         with held:
             yield
 
-    def _lay_out(self, image: Image, made: Staging, target: Path) -> None:
-        """Write to `made` an OCI image layout of one image over the stored blobs, and a link to `target`."""
+    def _lay_out(self, image: Image, layout: Path) -> None:
+        """Write an OCI image layout of one image, over the stored blobs."""
         manifest = self._content.blob(image.digest)
-        made.blobs.rmdir()
-        made.blobs.symlink_to(self._content.blobs.resolve())
-        (made.directory / "target").symlink_to(target.absolute())
-        layout = made.directory / LAYOUT
-        layout.mkdir()
+        (layout / "blobs").mkdir(parents=True)
+        (layout / "blobs" / "sha256").symlink_to(self._content.blobs.resolve())
         (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-        described = {"mediaType": OCI_MANIFEST, "digest": image.digest, "size": manifest.stat().st_size}
+        described = {
+            "mediaType": OCI_MANIFEST,
+            "digest": image.digest,
+            "size": manifest.stat().st_size,
+            "annotations": {"org.opencontainers.image.ref.name": "latest"},
+        }
         (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [described]}))
+
+    def _link_layers(self, image: Image, made: Staging) -> dict[str, Descriptor]:
+        """Link the layers of a stored image into `made`; return their descriptors by diff id."""
+        manifest = json.loads(self._content.blob(image.digest).read_bytes())
+        config = json.loads(self._content.blob(manifest["config"]["digest"]).read_bytes())
+        for layer in manifest["layers"]:
+            blob = self._content.blob(layer["digest"])
+            with contextlib.suppress(FileExistsError):
+                os.link(blob, made.blobs / blob.name)
+        return dict(zip(config["rootfs"]["diff_ids"], manifest["layers"], strict=True))
 
     async def _share_pull(self, name: str, start: Callable[[], Awaitable[Image]]) -> Image:
         """Share one task per name; cancelling its last caller cancels it."""
@@ -181,8 +218,53 @@ class ImageStore:
             found = None if renew else await asyncio.to_thread(self._content.find, name)
             if found is not None:
                 return found
+            if parse(reference).is_built:
+                raise gone(name)
             async with self._work() as made:
                 return await self._bring(from_registry(parse(reference), self._insecure), name, made, report)
+
+    async def _build(self, context: Path, name: str, report: Report, *, network: bool, renew: bool) -> Image:
+        """Build under the lock of the name, which all processes share."""
+        locks = self._content.locks
+        with await wait_for_one([self._content.name_lock(name)]):
+            found = None if renew else await asyncio.to_thread(self._content.find, name)
+            if found is not None:
+                return found
+            report("waiting for other builds")
+            with await wait_for_one([locks / f"build-{number}" for number in range(BUILDS_AT_ONCE)]):
+                async with self._work() as made:
+                    if self._docker_url or not is_installed():
+                        return await self._build_by_engine(context, name, made, report, network=network)
+                    return await self._build_by_buildah(context, name, made, report, network=network)
+
+    async def _build_by_engine(
+        self, context: Path, name: str, made: Staging, report: Report, *, network: bool
+    ) -> Image:
+        url = engine_url(self._docker_url)
+        async with built_by_engine(url, context, made, network=network) as tag:
+            return await self._bring(from_daemon(tag, url), name, made, report)
+
+    async def _build_by_buildah(
+        self, context: Path, name: str, made: Staging, report: Report, *, network: bool
+    ) -> Image:
+        instructions = await asyncio.to_thread(read_dockerfile, context, network=network)
+        with contextlib.ExitStack() as bases:
+            needed: dict[str, Image] = {}
+            for base in base_images(instructions):
+                needed[base] = await self.ensure(base, report=report)
+                bases.enter_context(self.use(needed[base]))
+            report("building")
+            async with open_buildah(self._content.builds, made, self._budget_bytes) as builder:
+                ids: dict[str, str] = {}
+                known: dict[str, Descriptor] = {}
+                for base, image in needed.items():
+                    source = made.new_directory("base")
+                    await run_in_thread(self._lay_out, image, source)
+                    ids[base] = await builder.add_image(source, image.name)
+                    known |= await run_in_thread(self._link_layers, image, made)
+                built = await builder.build(context, ids, network=network)
+                digest = await builder.write_blobs(built, known)
+            return await self._publish(digest, name, name, made, report)
 
     @contextlib.asynccontextmanager
     async def _work(self) -> AsyncGenerator[Staging]:
@@ -201,10 +283,14 @@ class ImageStore:
         """Fetch, unpack and publish an image."""
         content = self._content
         digest = await fetch(source, made, blobs=content.blobs, locks=content.locks, report=report)
-        record = await asyncio.to_thread(read_image, source.name, digest, made.blobs)
+        return await self._publish(digest, source.name, name, made, report)
+
+    async def _publish(self, digest: str, source: str, name: str, made: Staging, report: Report) -> Image:
+        """Unpack and publish an image whose blobs are in `made`."""
+        record = await asyncio.to_thread(read_image, source, digest, made.blobs)
         with contextlib.ExitStack() as pins:
-            record = await self._unpack(record, source.name, made, pins, report)
-            return await run_in_thread(content.publish, record, name, made, self._budget_bytes)
+            record = await self._unpack(record, source, made, pins, report)
+            return await run_in_thread(self._content.publish, record, name, made, self._budget_bytes)
 
     async def _unpack(
         self, record: Record, image: str, made: Staging, pins: contextlib.ExitStack, report: Report

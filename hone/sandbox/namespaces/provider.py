@@ -253,6 +253,9 @@ class NamespacesProvider:
             return ""
         return (await self._images.ensure(image)).digest
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        await self._images.build(image, context, network=network)
+
     async def reconcile(self) -> int:
         return await asyncio.to_thread(lambda: owners.reconcile(self._state_dir, _group_roots()))
 

@@ -7,22 +7,22 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hone.tasks.errors import TaskError
 from hone.tasks.harbor.config import Artifact, Environment, Phase, Step, TaskConfig, parse_config
 from hone.tasks.harbor.folder import CONFIG, DOCKERFILE, INSTRUCTION, SOLUTION, TEST, below, text_of, unpack
 from hone.types import Task
+from hone.utils.dockerfile import last_workdir, read_instructions
 from hone.utils.text import digest
 
 PARSER = "harbor"  # of the checks of a task that its own verifier grades
 _SOLVE = SOLUTION.removeprefix("solution/")
 SCRIPT = TEST.removeprefix("tests/")
-DOCKERFILE_IMAGE = "dockerfile:"  # and the digest of the build context, see `hone.sandbox.images`
+DOCKERFILE_IMAGE = "dockerfile:"  # and the digest of the build context: an image that is yet to be built
 ARTIFACTS = "/logs/artifacts"  # where every task may leave artifacts
 _TEMPLATE = re.compile(r"\$\{[^}]*\}")
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_WORKDIR = re.compile(r"^\s*WORKDIR\s+(?P<path>\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 _PORTS = (443, 80)  # of an allowed host
 # Directories from which the programs of the verifier come, or where it works: nothing of an agent's result is
 # put there. A root of a result may neither be one of them nor lie around or below one.
@@ -56,6 +56,7 @@ class HarborTask:
     network: tuple[str, ...]  # `host:port` that the agent may reach
     uploads: Mapping[str, str]  # packed files by path below workdir, put there before the agent starts
     stages: tuple[Stage, ...]
+    context: Mapping[str, str] = field(default_factory=dict[str, str])  # packed files, see DOCKERFILE_IMAGE
 
 
 def is_harbor(task: Task) -> bool:
@@ -80,7 +81,7 @@ def read_task(files: Mapping[str, str]) -> HarborTask:
     ):
         raise TaskError("it has verifier.collect hooks, which Hone does not run")
     image = config.environment.docker_image or ""
-    workdir = config.environment.workdir or _dockerfile_workdir(files)
+    workdir = config.environment.workdir or dockerfile_workdir(files)
     return HarborTask(
         config=config,
         image=image_of(image, files),
@@ -90,6 +91,7 @@ def read_task(files: Mapping[str, str]) -> HarborTask:
         network=_network(config.environment, config.agent, "agent"),
         uploads=dict(below(files, "environment")) if image and DOCKERFILE not in files else {},
         stages=tuple(_stages(config, files)),
+        context={} if image else dict(below(files, "environment")),
     )
 
 
@@ -228,12 +230,11 @@ def _check_environment(environment: Environment, files: Mapping[str, str], where
         raise TaskError(f"it has neither environment.docker_image nor {DOCKERFILE}")
 
 
-def _dockerfile_workdir(files: Mapping[str, str]) -> str:
+def dockerfile_workdir(files: Mapping[str, str]) -> str:
     """Return the last WORKDIR of the Dockerfile, where the task names none. Raises TaskError."""
     found = "/"
     if DOCKERFILE in files:
-        for match in _WORKDIR.finditer(text_of(files, DOCKERFILE)):
-            found = posixpath.join(found, match["path"].strip("\"'"))
+        found = last_workdir(read_instructions(text_of(files, DOCKERFILE)))
     if found == "/" or "$" in found:
         raise TaskError("it names no directory to work in: set environment.workdir, such as /app")
     return found

@@ -27,6 +27,7 @@ from hone.agents.blackbox.program import (
     Runtime,
 )
 from hone.agents.scaffold import ScaffoldError
+from hone.tasks.python.interpreters import find_interpreters
 
 
 def program(install: object, runtime: Runtime | None = None, name: str = "tool") -> Program:
@@ -187,7 +188,7 @@ def test_missing_or_old_interpreter_is_an_error(
 ) -> None:
     install = DirectoryInstall(kind="directory", source=tools)
     old = program(install, Runtime(program="python3", version="99.1"))
-    with pytest.raises(ScaffoldError, match=r"is python3 3\.\d+\.\d+, but 99\.1 or newer is needed"):
+    with pytest.raises(ScaffoldError, match=r"needs Python 99\.1, which this machine does not have"):
         prepare(old, tmp_path / "cache")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ScaffoldError, match="node is not on this machine's PATH"):
@@ -195,6 +196,28 @@ def test_missing_or_old_interpreter_is_an_error(
     npm = NpmInstall(kind="npm", package="p", version="1.0.0", integrity="sha512-A=")
     with pytest.raises(ScaffoldError, match="npm is not on this machine's PATH"):
         prepare(program(npm), tmp_path / "cache")
+
+
+def test_python_newer_than_that_of_hone_is_found_on_this_machine(tools: Path, tmp_path: Path) -> None:
+    newer = f"{sys.version_info.major}.{sys.version_info.minor + 1}"
+    if all(each.minor != newer for each in find_interpreters()):
+        pytest.skip(f"there is no Python {newer} on this machine")
+    (tools / "module.py").write_text("")
+    runtime = Runtime(program="python3", version=newer)
+    layer = prepare(program(DirectoryInstall(kind="directory", source=tools), runtime), tmp_path / "cache")
+    assert (layer / "python" / "lib" / f"python{newer}" / "os.py").is_file()
+    assert f"python/bin/python{newer}" in (layer / "bin" / "python3").read_text()
+    tag = f"cpython-{newer.replace('.', '')}"
+    assert [path.name for path in (layer / "app").rglob("*.pyc")] == [f"module.{tag}.pyc"]
+    environment = {"PYTHONHOME": str(layer / "python"), "LD_LIBRARY_PATH": str(layer / "lib")}
+    printed = subprocess.run(
+        [layer / "python" / "bin" / f"python{newer}", "-c", "import json, ssl, sys; print(sys.version)"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout.startswith(f"{newer}.")
 
 
 def test_interpreter_comes_from_the_named_archive(tools: Path, tmp_path: Path) -> None:

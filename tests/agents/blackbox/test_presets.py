@@ -55,12 +55,26 @@ REPLIES = {
         call("exec_command", cmd=PATCH) + "\n" + call("exec_command", cmd="git diff"),
         DONE,
     ),
+    "gemini-cli": (
+        "Let me look. " + call("read_file", file_path=FILE),
+        call("replace", file_path=FILE, instruction="Add.", old_string=OLD, new_string=NEW)
+        + "\n"
+        + call("run_shell_command", command="git status", description="Show the change"),
+        DONE,
+    ),
     "opencode": (
         "Let me look. " + call("read", filePath=FILE),
         call("edit", filePath=FILE, oldString=OLD, newString=NEW)
         + "\n"
         + call("bash", command="git diff", description="Show the change"),
         DONE,
+    ),
+    "openhands": (
+        "Let me look. " + call("terminal", command="cat stats.py", security_risk="LOW"),
+        call("file_editor", command="str_replace", path=FILE, old_str=OLD, new_str=NEW, security_risk="LOW")
+        + "\n"
+        + call("terminal", command="git diff", security_risk="LOW"),
+        call("finish", message=DONE),
     ),
     "qwen-code-acp": (
         "Let me look. " + call("read_file", file_path=FILE),
@@ -73,7 +87,9 @@ REPLIES = {
 SHELLS = {  # the tool that runs a command, with its other arguments
     "claude-code": ("Bash", "command", {"description": "Fix it"}),
     "codex": ("exec_command", "cmd", {}),
+    "gemini-cli": ("run_shell_command", "command", {"description": "Fix it"}),
     "opencode": ("bash", "command", {"description": "Fix it"}),
+    "openhands": ("terminal", "command", {"security_risk": "LOW"}),
     "qwen-code-acp": ("run_shell_command", "command", {"is_background": False}),
 }
 
@@ -125,3 +141,10 @@ def test_preset_ends_at_the_turn_limit(tmp_path: Path, name: str) -> None:
     report = trajectory.notes["program"]
     if "acp" not in report:  # such an agent may refuse the prompt before its turn is cancelled
         assert report["exit_code"] not in (None, 137)  # it ended by itself
+
+
+def test_gemini_cli_ends_with_a_format_limit_after_an_empty_reply(tmp_path: Path) -> None:
+    engine = ScriptedEngine(script(""))
+    trajectory = rollout(tmp_path, "gemini-cli", engine, make_task())
+    assert trajectory.outcome is Outcome.FORMAT_LIMIT, (trajectory.error, trajectory.notes)
+    assert_exact(trajectory, engine)

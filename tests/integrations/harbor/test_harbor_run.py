@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from hone.sandbox.images import ImageStore
 from hone.tasks.curriculum import generate
 from hone.tasks.formats import FORMATS
 from hone.tasks.formats.harbor import write_folders
 from hone.tasks.settings import TasksSettings
 from tests.integrations.harbor.attacks import attacks
 from tests.integrations.harbor.folders import folders, write_all
+from tests.integrations.harbor.test_dockerfiles import dockerfile_folder
+from tests.sandbox.images.dockerfiles import BASE
+from tests.services.image import base_archive
+from tests.services.process import require
 
 PYTHON = os.environ.get("HONE_TEST_HARBOR_PYTHON", "")
 pytestmark = [
@@ -56,6 +62,22 @@ def test_oracle_earns_one_and_nop_nothing_on_every_task(tmp_path: Path) -> None:
     expected = dict.fromkeys(folders(), 1.0)
     assert run(tmp_path / "tasks", "oracle", tmp_path / "oracle", *VERIFIER) == expected
     assert run(tmp_path / "tasks", "nop", tmp_path / "nop", *VERIFIER) == dict.fromkeys(folders(), 0.0)
+
+
+def test_task_with_a_dockerfile_is_built_and_solved(tmp_path: Path) -> None:
+    require("buildah", "runc")
+    cache = tmp_path / "cache"
+    asyncio.run(ImageStore(cache / "images", budget_gib=4).import_(str(base_archive()), name=BASE))
+    prebuilt = dict(dockerfile_folder(name="forced"))
+    named = prebuilt["task.toml"].replace("[environment]", '[environment]\ndocker_image = "no.invalid/x"')
+    forced = {**prebuilt, "task.toml": named}
+    write_all(tmp_path / "tasks", {"built": dockerfile_folder()})
+    write_all(tmp_path / "forced", {"forced": forced})
+    own = ("--ek", f"cache_dir={cache}", *VERIFIER)
+    assert run(tmp_path / "tasks", "oracle", tmp_path / "oracle", *own) == {"built": 1.0}
+    assert run(tmp_path / "tasks", "nop", tmp_path / "nop", *own) == {"built": 0.0}
+    force = ("--force-build", *own)
+    assert run(tmp_path / "forced", "oracle", tmp_path / "force", *force) == {"forced": 1.0}
 
 
 def test_exported_tasks_are_solved_by_their_reference(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hone.policy.scripted import ScriptedReply
 from tests.examples import examples
-from tests.policy.gateway.world import BEGIN, DONE, TOOLS, open_world
+from tests.policy.gateway.world import BEGIN, DONE, GENERATE, STREAM, TOOLS, open_world
 
-PATHS = ("/chat/completions", "/messages", "/messages/count_tokens", "/responses")
+PATHS = ("/chat/completions", "/messages", "/messages/count_tokens", "/responses", GENERATE, STREAM)
 TEXT = st.text(max_size=8)
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=False), TEXT),
@@ -23,7 +23,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 KNOWN: dict[str, Any] = {
-    "role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "robot"]),
+    "role": st.sampled_from(["system", "developer", "user", "assistant", "model", "tool", "robot"]),
     "content": st.one_of(TEXT, st.none()),
     "type": st.sampled_from(
         [
@@ -62,6 +62,21 @@ KNOWN: dict[str, Any] = {
 }
 LEAF = st.fixed_dictionaries({}, optional={**KNOWN, "function": st.fixed_dictionaries({}, optional=KNOWN)})
 PART = st.one_of(LEAF, JSON)
+GOOGLE_PART = st.one_of(
+    st.fixed_dictionaries({"text": TEXT}, optional={"thought": st.booleans()}),
+    *(
+        st.fixed_dictionaries({name: st.fixed_dictionaries({}, optional={"name": TEXT, field: JSON})})
+        for name, field in (("functionCall", "args"), ("functionResponse", "response"))
+    ),
+    JSON,
+)
+CONTENT = st.one_of(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "model", "system"])},
+        optional={"parts": st.one_of(st.lists(GOOGLE_PART, max_size=3), JSON)},
+    ),
+    JSON,
+)
 MESSAGE = st.one_of(
     st.fixed_dictionaries(
         {"role": KNOWN["role"]},
@@ -78,6 +93,9 @@ BODY = st.fixed_dictionaries(
     {},
     optional={
         "messages": st.one_of(st.lists(MESSAGE, max_size=4), JSON),
+        "contents": st.one_of(st.lists(CONTENT, max_size=4), JSON),
+        "generationConfig": JSON,
+        "systemInstruction": st.one_of(CONTENT, JSON),
         "input": st.one_of(st.lists(MESSAGE, max_size=4), JSON),
         "model": st.one_of(TEXT, JSON),
         "system": st.one_of(TEXT, st.lists(PART, max_size=2), JSON),

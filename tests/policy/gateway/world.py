@@ -33,6 +33,9 @@ LOOK = ScriptedReply(
     ),
 )
 DONE = ScriptedReply(content="Done.")
+# Google's paths as `World.post` takes them: they complete the /v1 at the end of its base URL
+GENERATE = "beta/models/m:generateContent"
+STREAM = "beta/models/m:streamGenerateContent?alt=sse"
 
 
 class Engine(ScriptedEngine):

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from hone.sandbox import ImageUnavailable, SandboxSpec, make_provider
+from hone.sandbox import ImageUnavailable, ProviderUnavailable, SandboxSpec, make_provider
 from hone.sandbox.docker.images import pull_error
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.conftest import settings_of
 from tests.sandbox.docker.looking import containers
+from tests.sandbox.images.building import write_context
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import BASE_IMAGE, base_archive
 from tests.services.process import reserve_port, service_folder
@@ -218,3 +219,23 @@ def test_engine_messages_are_classified(said: str, problem: str) -> None:
     error = pull_error("x:1", said)
     assert error.problem == problem
     assert said in str(error)
+
+
+def test_engine_builds_a_dockerfile_once(mine: SandboxSettings, tmp_path: Path) -> None:
+    context = write_context(tmp_path / "context", f"FROM {BASE_IMAGE}\nWORKDIR /app\nRUN echo 1 > built\n")
+    image = "docker://localhost/hone/test:once"
+
+    async def run() -> str:
+        async with make_provider(mine) as provider:
+            await asyncio.gather(*(provider.build(image, context, network=False) for _ in range(2)))
+            (context / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nRUN false\n")
+            await provider.build(image, context, network=False)
+            with pytest.raises(ProviderUnavailable, match="returned a non-zero code") as raised:
+                await provider.build(f"{image}-2", context, network=False)
+            assert "\n" not in str(raised.value)
+            with pytest.raises(ImageUnavailable, match="was removed from the engine"):
+                await provider.start(SandboxSpec(image=f"{image}-3"))
+            async with await provider.start(SandboxSpec(image=image)) as sandbox:
+                return (await sandbox.exec("pwd; cat built")).text
+
+    assert asyncio.run(run()) == "/app\n1\n"

@@ -16,6 +16,7 @@ from tests.sandbox.images.oci import entry, gz, make_layout, tar
 from tests.sandbox.images.traces import left
 from tests.services.engines import Engine
 from tests.services.image import BASE_IMAGE, base_archive
+from tests.services.process import require
 
 pytestmark = pytest.mark.sandbox
 
@@ -158,8 +159,15 @@ def test_failed_build_reports_the_reason(docker: Engine, directory: Path, contex
     assert left(directory) == []
 
 
-def test_buildah_builds_without_an_engine(directory: Path, context: Path, tmp_path: Path) -> None:
-    store = ImageStore(directory, budget_gib=1, docker_url=f"unix://{tmp_path}/none.sock")
+def test_engine_refuses_what_its_api_would_ignore(docker: Engine, directory: Path, context: Path) -> None:
+    store = ImageStore(directory, budget_gib=1, docker_url=docker.url)
+    (context / ".dockerignore").write_text("secret\n")
+    with pytest.raises(ProviderUnavailable, match="build it with buildah"):
+        imported(store, context, name="built")
+
+
+def test_buildah_builds_without_an_engine(store: ImageStore, context: Path) -> None:
+    require("buildah")
     (context / ".dockerignore").write_text("secret\n")
     (context / "secret").write_text("secret")
     (context / "Dockerfile").write_text("FROM scratch\nCOPY . /app/\nUSER 7\n")
@@ -167,6 +175,8 @@ def test_buildah_builds_without_an_engine(directory: Path, context: Path, tmp_pa
     assert image.user == "7"
     assert (image.layers[0] / "app/hello").is_file()
     assert not (image.layers[0] / "app/secret").exists()
+    with pytest.raises(ImageUnavailable, match="give it one"):
+        imported(store, context)
 
 
 @pytest.mark.full

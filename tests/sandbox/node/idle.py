@@ -109,6 +109,9 @@ class IdleProvider:
     async def digest(self, image: str) -> str:
         return ""
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        return None
+
     async def reconcile(self) -> int:
         return 0
 

@@ -79,6 +79,9 @@ class NodeProvider:
     async def images(self) -> list[str]:
         return ["host"]
 
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        return None
+
     async def reconcile(self) -> int:
         return 0
 

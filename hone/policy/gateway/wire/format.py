@@ -33,8 +33,8 @@ class Format(ABC):
         """Return the request. Raises GatewayError if it cannot be served as it is meant."""
         overridden, ignored = self.known_fields.sort(body)
         messages = self.read_messages(body, session)
-        tools = tuple(self.read_tool(item, at) for item, at in fields.as_objects(body.get("tools"), "tools"))
-        calls_allowed = fields.may_call(body.get("tool_choice"))
+        tools = tuple(self.read_tool(item, at) for item, at in self.tool_items(body))
+        calls_allowed = self.may_call(body)
         options = fields.as_object(body.get("stream_options") or {}, "stream_options")
         stop = fields.as_texts(body.get(self.stop_field), self.stop_field)
         tools = tools if calls_allowed else ()
@@ -55,8 +55,16 @@ class Format(ABC):
     @abstractmethod
     def read_messages(self, body: Json, session: Session) -> list[Message]: ...
 
+    def tool_items(self, body: Json) -> Iterator[tuple[Json, str]]:
+        """Yield each item that `read_tool` reads, and its place."""
+        return fields.as_objects(body.get("tools"), "tools")
+
     @abstractmethod
     def read_tool(self, item: Json, where: str) -> ToolSpec: ...
+
+    def may_call(self, body: Json) -> bool:
+        """Return whether the request lets the model call tools. Raises GatewayError if it forces a call."""
+        return fields.may_call(body.get("tool_choice"))
 
     @abstractmethod
     def reply(self, answer: Answer) -> Json:
