@@ -318,4 +318,6 @@ def _staleness(settings: RunSettings) -> Options:
         f"{_ROLLOUT}.nnodes": 1,
         f"{_ROLLOUT}.n_gpus_per_node": engine.servers * engine.tensor_parallel,
         f"{_ROLLOUT}.checkpoint_engine.backend": "nccl",
+        # verl 0.9.1 raises a TypeError from a message of level INFO where hybrid_engine is false
+        "+ray_kwargs.ray_init.runtime_env.env_vars.VERL_LOGGING_LEVEL": "WARN",
     }

@@ -106,7 +106,8 @@ def loop_outputs(trajectory: Trajectory, *, masked: bool, version: int) -> list[
     """Return the fields of verl's `AgentLoopOutput`, one for each branch; none for an infrastructure fault.
 
     verl takes every row of a rollout into the baseline, masked ones as well, with a reward of 0 where they
-    have none. So a fault has no row, and verl's group is smaller. The last row decides the advantage of all.
+    have none, and all rows of a rollout into its group. So a fault has no row: verl fills its place with a
+    masked row of its own, which is in no other group. The last row decides the advantage of all.
 
     `version`: of the weights in use, for rows without a sampled token.
     """

@@ -110,6 +110,7 @@ def test_staleness_is_separate_async_that_waits_for_late_rollouts() -> None:
     assert found["trainer.v1.sampler.max_off_policy_strategy"] == "wait"
     steps = found["trainer.v1.separate_async.parameter_sync_step"]
     assert steps * found["actor_rollout_ref.actor.ppo_mini_batch_size"] == found["data.train_batch_size"]
+    assert found["+ray_kwargs.ray_init.runtime_env.env_vars.VERL_LOGGING_LEVEL"] == "WARN"
 
 
 @pytest.mark.parametrize(

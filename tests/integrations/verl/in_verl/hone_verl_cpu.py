@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,28 +118,60 @@ def _join_group_once(init: Any) -> Any:
 torch.distributed.init_process_group = _join_group_once(torch.distributed.init_process_group)
 
 
-def _with_logprobs(measure: Any) -> Any:
-    """Add the largest difference of log-probabilities, and the rows, to verl's comparison of both sides."""
+def _then_rows(measure: Any) -> Any:
+    """verl's comparison of log-probabilities, which each step of its trainer makes before its advantages."""
 
     def calculate_debug_metrics(data: Any) -> dict[str, Any]:
-        mask = data.batch["response_mask"].bool()
-        gap = (data.batch["rollout_log_probs"] - data.batch["old_log_probs"]).abs()[mask]
-        stray = data.batch["rollout_log_probs"][~mask].abs()
-        found = {
-            "hone/logprob_gap": float(gap.max()) if len(gap) else 0.0,
-            "hone/stray_logprob": float(stray.max()) if len(stray) else 0.0,
-            "hone/rows": float(mask.any(dim=1).sum()),
-            "hone/trained_tokens": float(mask.sum()),
-        }
-        if log := os.environ.get("HONE_TEST_METRICS"):
-            with Path(log).open("a") as file:
-                file.write(json.dumps(found) + "\n")
-        return {**measure(data), **found}
+        _write_rows()
+        return measure(data)
 
     return calculate_debug_metrics
 
 
-debug_metrics.calculate_debug_metrics = _with_logprobs(debug_metrics.calculate_debug_metrics)
+def _write_rows() -> None:
+    """From now on, write each batch as verl trains it."""
+    trainer = sys.modules["verl.trainer.ppo.v1.trainer_base"]
+    if not hasattr(trainer.compute_advantage_for_multi_trajectories, "writes_rows"):
+        name = "compute_advantage_for_multi_trajectories"
+        setattr(trainer, name, _with_rows(getattr(trainer, name)))
+
+
+def _with_rows(compute: Any) -> Any:
+    """Append one line of JSON to HONE_TEST_ROWS for each batch: its rows, with their advantages."""
+    import transfer_queue
+
+    def compute_advantages(data: Any, batch_keys: list[str], *args: Any, **kwargs: Any) -> Any:
+        done = compute(data, batch_keys, *args, **kwargs)
+        ids = transfer_queue.kv_batch_get(
+            keys=batch_keys, partition_id="train", select_fields=["prompts", "responses"]
+        )
+        tags = transfer_queue.kv_list("train")["train"]
+        rows = [
+            _row(key, tags[key], ids["prompts"][index], ids["responses"][index], done.batch[index])
+            for index, key in enumerate(batch_keys)
+        ]
+        with Path(os.environ["HONE_TEST_ROWS"]).open("a") as file:
+            file.write(json.dumps(rows) + "\n")
+        return done
+
+    compute_advantages.writes_rows = True  # type: ignore[attr-defined]
+    return compute_advantages
+
+
+def _row(key: str, tag: dict[str, Any], prompt: Any, response: Any, batch: Any) -> dict[str, Any]:
+    count = len(response)
+    fields = ("response_mask", "rollout_log_probs", "old_log_probs", "advantages", "rm_scores")
+    return {
+        "key": key,
+        "padding": bool(tag.get("is_padding")),
+        "versions": [tag["min_global_steps"], tag["max_global_steps"]],
+        "prompt": prompt.tolist(),
+        "response": response.tolist(),
+        **{name: batch[name][:count].tolist() for name in fields},
+    }
+
+
+debug_metrics.calculate_debug_metrics = _then_rows(debug_metrics.calculate_debug_metrics)
 
 
 def _replica() -> Any:

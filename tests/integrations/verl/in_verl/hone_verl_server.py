@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from hone.policy.engine import EngineError, Sampling
 from hone.policy.engines.open import open_servers
 from hone.policy.model import load_tokenizer
 from hone.policy.settings import ModelSettings, ServerEngineSettings
+
+_VERSIONS = ("global_steps", "min_global_steps", "max_global_steps")
 
 
 def folder() -> Path:
@@ -28,6 +31,8 @@ class Server:
 
     async def launch(self, model: str, context: int, seqs: int) -> None:
         self.ready = asyncio.get_running_loop().create_future()
+        self.groups: dict[str, int] = {}  # group -> its number, in the order of first requests
+        self.requests: Counter[str] = Counter()  # rollout -> its requests so far
         self.owner = asyncio.create_task(self._serve(Path(model), context, seqs))
         await self.ready
 
@@ -55,8 +60,7 @@ class Server:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> SimpleNamespace:
-        if fault := next(folder().glob("fail-*"), None):  # each file fails one request
-            fault.unlink(missing_ok=True)
+        if (folder() / self._fault(request_id)).exists():
             raise EngineError("injected")
         sampling = Sampling(
             temperature=sampling_params["temperature"],
@@ -64,19 +68,24 @@ class Server:
             stop_token_ids=tuple(sampling_params["stop_token_ids"]),
         )
         reply = await self.fleet.generate(prompt_ids, sampling, session=request_id)
-        versions = reply.version.tolist()
+        version = int(reply.version[0])
+        count = int((reply.version == version).sum())
+        reason = "completed" if reply.finish == "stop" else "length"
         return SimpleNamespace(  # the fields of verl's TokenOutput
-            token_ids=reply.token_ids.tolist(),
-            log_probs=reply.logprobs.tolist(),
+            token_ids=reply.token_ids[:count].tolist(),
+            log_probs=reply.logprobs[:count].tolist(),
             routed_experts=None,
             num_preempted=None,
-            stop_reason="completed" if reply.finish == "stop" else "length",
-            extra_fields={
-                "global_steps": versions[-1],
-                "min_global_steps": min(versions),
-                "max_global_steps": max(versions),
-            },
+            # verl's engines return what an update interrupts, and its client asks for the rest
+            stop_reason=reason if count == len(reply.version) else "aborted",
+            extra_fields=dict.fromkeys(_VERSIONS, version),
         )
+
+    def _fault(self, rollout_id: str) -> str:
+        """Return the name of the file that lets this request fail: fail-GROUP-INDEX-REQUEST, all from 0."""
+        group, _, index = rollout_id.rpartition("-")
+        request, self.requests[rollout_id] = self.requests[rollout_id], self.requests[rollout_id] + 1
+        return f"fail-{self.groups.setdefault(group, len(self.groups))}-{index}-{request}"
 
     async def load(self, weights: str, version: int) -> None:
         await self.fleet.load_weights(Path(weights), version)
