@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
+import asyncio
 from pathlib import Path
 
+from hone.environment import built_image
+from hone.sandbox import Provider
 from hone.tasks.errors import TaskError
-
-_INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*?)\s*$")
+from hone.tasks.harbor.config import Environment, parse_config
+from hone.tasks.harbor.folder import CONFIG, DOCKERFILE, below, read_folder
+from hone.tasks.harbor.serve import image_of
 
 
 def sandbox_image(name: str) -> str:
@@ -17,36 +19,29 @@ def sandbox_image(name: str) -> str:
     return name if own else f"docker://{name}"
 
 
-def harbor_image(environment: Path) -> tuple[str, str]:
-    """Return the image and the workdir ("" is the image's own) of a task's folder `environment`.
+async def environment_image(folder: Path, provider: Provider) -> tuple[str, str]:
+    """Return the image and the workdir ("" is the image's own) of a Harbor task's folder `environment`.
 
-    The image is `docker_image` of the task's task.toml, or what a Dockerfile that adds no files starts from.
+    The image is `docker_image` of the task.toml beside the folder, or built from its Dockerfile.
 
-    Raises TaskError.
+    Raises:
+        TaskError: there is neither, or the task.toml is not one of Harbor's.
+        ProviderUnavailable: the image cannot be built.
     """
-    settings = environment.parent / "task.toml"
-    if settings.is_file():
-        section = tomllib.loads(settings.read_text()).get("environment", {})
-        if image := section.get("docker_image"):
-            return sandbox_image(image), str(section.get("workdir") or "")
-    dockerfile = environment / "Dockerfile"
-    if not dockerfile.is_file():
-        raise TaskError(f"{environment} has no Dockerfile, and {settings} names no docker_image")
-    image, workdir = "", ""
-    for line in dockerfile.read_text().splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        found = _INSTRUCTION.match(line)
-        name, value = (found[1].upper(), found[2]) if found else ("", line)
-        if name == "FROM" and not image and len(value.split()) == 1 and "$" not in value:
-            image = value
-        elif name == "WORKDIR" and image and value.startswith("/") and "$" not in value:
-            workdir = value
-        else:
-            raise TaskError(
-                f"{dockerfile} has the line {line.strip()[:80]!r}, which must be built: build the image, and "
-                f"name it in {settings} as docker_image of [environment]"
-            )
-    if not image:
-        raise TaskError(f"{dockerfile} has no FROM")
-    return sandbox_image(image), workdir
+    environment, files = await asyncio.to_thread(_read, folder)
+    return await built_image(
+        image_of(environment.docker_image or "", files),
+        dict(below(files, "environment")),
+        provider,
+        network=environment.network == "public",
+        timeout_s=environment.build_timeout_sec,
+    ), environment.workdir or ""
+
+
+def _read(folder: Path) -> tuple[Environment, dict[str, str]]:
+    path = folder.parent / CONFIG
+    config = parse_config(path.read_text("utf-8")) if path.is_file() else None
+    files = {f"environment/{name}": text for name, text in read_folder(folder).items()}
+    if not (config and config.environment.docker_image) and DOCKERFILE not in files:
+        raise TaskError(f"{folder} has no Dockerfile, and {path} names no docker_image")
+    return config.environment if config else Environment(), files

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hone.integrations.images import harbor_image
+from hone.integrations.images import environment_image
 from hone.integrations.peer import require
 
 require("tinker-cookbook", ">=0.6.1,<0.7", "pip install 'tinker-cookbook>=0.6.1,<0.7'")
@@ -110,13 +110,13 @@ async def sandbox_factory(
         env_dir: the task's folder `environment`.
         timeout: lifetime of the sandbox, in seconds.
     Raises:
-        TaskError: the image must be built first.
-        SandboxError: no sandbox could be started.
+        TaskError: the task names no image.
+        SandboxError: the image cannot be built, or no sandbox could be started.
     """
     settings = settings or SandboxSettings()
-    image, workdir = await asyncio.to_thread(harbor_image, env_dir)
     async with AsyncExitStack() as stack:
         provider: Provider = await stack.enter_async_context(make_provider(settings))
+        image, workdir = await environment_image(env_dir, provider)
         spec = SandboxSpec(image=image, workdir=workdir, limits=settings.limits())
         sandbox = await stack.enter_async_context(await provider.start(spec))
         return HoneSandbox(sandbox, stack.pop_all(), timeout)

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from hone.integrations.images import harbor_image, sandbox_image
+from hone.integrations.images import environment_image, sandbox_image
 from hone.tasks.errors import TaskError
+from tests.environment.scripted import ScriptedProvider
+
+
+class Builder(ScriptedProvider):
+    """Notes what it is asked to build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: list[tuple[str, dict[str, str], bool]] = []
+
+    async def build(self, image: str, context: Path, *, network: bool) -> None:
+        self.built.append((image, texts_of(context), network))
+
+
+def texts_of(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
 
 
 def environment(root: Path, *, dockerfile: str | None = None, settings: str | None = None) -> Path:
@@ -26,30 +43,26 @@ def test_bare_name_is_of_a_registry() -> None:
         assert sandbox_image(name) == name
 
 
-def test_harbor_task_names_its_image(tmp_path: Path) -> None:
+def test_task_names_its_image_and_nothing_is_built(tmp_path: Path) -> None:
     settings = '[environment]\ndocker_image = "a/b:1"\nworkdir = "/app"\n'
-    folder = environment(tmp_path, dockerfile="RUN make\n", settings=settings)
-    assert harbor_image(folder) == ("docker://a/b:1", "/app")
-
-
-def test_dockerfile_that_adds_nothing_is_its_base(tmp_path: Path) -> None:
-    text = "# a comment\n\nfrom python:3.12\nWORKDIR /app\n"
-    assert harbor_image(environment(tmp_path, dockerfile=text)) == ("docker://python:3.12", "/app")
+    folder, builder = environment(tmp_path, dockerfile="RUN make\n", settings=settings), Builder()
+    assert asyncio.run(environment_image(folder, builder)) == ("docker://a/b:1", "/app")
+    assert builder.built == []
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("FROM a\nRUN make\n", "the line 'RUN make', which must be built"),
-        ("FROM a\nCOPY x /x\n", "COPY"),
-        ("FROM a AS b\n", "AS"),
-        ("FROM a\nFROM b\n", "FROM b"),
-        ("ARG v=1\nFROM a:$v\n", "ARG"),
-        ("FROM a\nWORKDIR app\n", "WORKDIR"),
-        ("# nothing\n", "has no FROM"),
-        (None, "has no Dockerfile"),
-    ],
+    ("settings", "network"),
+    [(None, True), ('[environment]\nnetwork_mode = "no-network"\n', False)],
 )
-def test_image_that_must_be_built_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
-    with pytest.raises(TaskError, match=message):
-        harbor_image(environment(tmp_path, dockerfile=text))
+def test_dockerfile_is_built_with_the_network_of_the_task(
+    tmp_path: Path, settings: str | None, network: bool
+) -> None:
+    folder, builder = environment(tmp_path, dockerfile="FROM a\nRUN make\n", settings=settings), Builder()
+    image, workdir = asyncio.run(environment_image(folder, builder))
+    assert builder.built == [(image, {"Dockerfile": "FROM a\nRUN make\n"}, network)]
+    assert workdir == ""  # the image's own
+
+
+def test_environment_without_an_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"has no Dockerfile, and .*task\.toml names no docker_image"):
+        asyncio.run(environment_image(environment(tmp_path), Builder()))
