@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ import verl.utils.debug.metrics as debug_metrics
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 from verl.workers.rollout import base as rollout_base
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 _NOTHING = (
@@ -172,6 +174,27 @@ def _row(key: str, tag: dict[str, Any], prompt: Any, response: Any, batch: Any) 
 
 
 debug_metrics.calculate_debug_metrics = _then_rows(debug_metrics.calculate_debug_metrics)
+
+
+def _with_faults(generate: Any) -> Any:
+    """verl's client, some of whose requests fail: those for which there is a file, see `inject_faults`."""
+    groups: dict[str, int] = {}  # group -> its number, in the order of first requests
+    requests: Counter[str] = Counter()  # rollout -> its requests so far
+
+    async def failing(client: Any, request_id: str, **kwargs: Any) -> Any:
+        from hone.policy.engine import EngineError
+
+        group, _, index = request_id.rpartition("-")
+        fault = f"fail-{groups.setdefault(group, len(groups))}-{index}-{requests[request_id]}"
+        requests[request_id] += 1
+        if (Path(os.environ["HONE_TEST_VERL_FOLDER"]) / fault).exists():
+            raise EngineError("injected")
+        return await generate(client, request_id, **kwargs)
+
+    return failing
+
+
+LLMServerClient.generate = _with_faults(LLMServerClient.generate)
 
 
 def _replica() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import aiohttp
 import ray
 
-from hone.policy.engine import EngineError, Sampling
+from hone.policy.engine import Sampling
 from hone.policy.engines.open import open_servers
 from hone.policy.model import load_tokenizer
 from hone.policy.settings import ModelSettings, ServerEngineSettings
@@ -31,8 +30,6 @@ class Server:
 
     async def launch(self, model: str, context: int, seqs: int) -> None:
         self.ready = asyncio.get_running_loop().create_future()
-        self.groups: dict[str, int] = {}  # group -> its number, in the order of first requests
-        self.requests: Counter[str] = Counter()  # rollout -> its requests so far
         self.owner = asyncio.create_task(self._serve(Path(model), context, seqs))
         await self.ready
 
@@ -60,8 +57,6 @@ class Server:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> SimpleNamespace:
-        if (folder() / self._fault(request_id)).exists():
-            raise EngineError("injected")
         sampling = Sampling(
             temperature=sampling_params["temperature"],
             max_tokens=sampling_params["max_tokens"],
@@ -80,12 +75,6 @@ class Server:
             stop_reason=reason if count == len(reply.version) else "aborted",
             extra_fields=dict.fromkeys(_VERSIONS, version),
         )
-
-    def _fault(self, rollout_id: str) -> str:
-        """Return the name of the file that lets this request fail: fail-GROUP-INDEX-REQUEST, all from 0."""
-        group, _, index = rollout_id.rpartition("-")
-        request, self.requests[rollout_id] = self.requests[rollout_id], self.requests[rollout_id] + 1
-        return f"fail-{self.groups.setdefault(group, len(self.groups))}-{index}-{request}"
 
     async def load(self, weights: str, version: int) -> None:
         await self.fleet.load_weights(Path(weights), version)
