@@ -1,8 +1,11 @@
-"""One training of the arena, in a process of its own: `python arena_cell.py START OUT [a.b=value ...]`.
+"""One training of the arena, in a process of its own.
+
+    python arena_cell.py START OUT [full-window] [a.b=value ...]
 
 Trains the model START by reinforcement learning on the curriculum's tasks that have no demonstration, in
 OUT/run, and evaluates it on the tasks that no training saw. Continues an earlier call. START "-" makes the
-shared start model in OUT/run instead, and evaluates it.
+shared start model in OUT/run instead, and evaluates it. With full-window, each step trains the oldest
+rollouts that the bound on staleness allows, as if training took longer than the rollouts do.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import hone.launch.train
 from hone.cli.interrupts import stoppable
 from hone.config import RunSettings, resolve
 from hone.launch.evaluate import run_evaluation
@@ -23,6 +27,8 @@ from hone.launch.rundir import claim, claimed, with_model
 from hone.launch.runtime import open_runtime
 from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.train import run_training
+from hone.rollout.groups import Group
+from hone.rollout.pipeline import Pipeline
 from hone.tasks.sources import load_splits
 from hone.tasks.splits import Splits
 from hone.utils.files import write_file
@@ -30,6 +36,17 @@ from hone.utils.files import write_file
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.toml"
 SPLITS = ("test", "test_unseen")
 SECONDS = "seconds"
+FULL_WINDOW = "full-window"
+
+
+class FullWindow(Pipeline):
+    """Trains a step only once every admitted group is complete."""
+
+    async def collect(self, step: int) -> list[Group]:
+        batch = await super().collect(step)
+        if self._running:
+            await asyncio.wait(self._running)
+        return batch
 
 
 def settings_of(out: Path, sets: Sequence[str], command: str) -> RunSettings:
@@ -65,6 +82,9 @@ async def evaluate(settings: RunSettings, splits: Splits, model: Path, out: Path
 def main() -> int:
     start, out, *sets = sys.argv[1:]
     place = Path(out)
+    if FULL_WINDOW in sets:
+        sets.remove(FULL_WINDOW)
+        hone.launch.train.Pipeline = FullWindow
     with stoppable("The same command goes on."), make_reporter() as reporter:
         began = time.monotonic()
         settings = settings_of(place, sets, "quickstart" if start == "-" else "train")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.parts.arena_cell import FULL_WINDOW
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
@@ -20,7 +22,7 @@ class Stage:
 
     title: str
     start: Start
-    rows: Mapping[str, Sequence[str]]  # name -> settings, as a.b=value
+    rows: Mapping[str, Sequence[str]]  # name -> arguments of `arena_cell.py`
     beside: Sequence[str] = ()  # rows of the stage "algorithms" that stand in its table, too
 
 
@@ -59,6 +61,7 @@ MISMATCHES: Mapping[str, Sequence[str]] = {  # between the engine's tokens and t
     ON_POLICY: [],
     "staleness 2": ["rollout.max_staleness=2"],
     "staleness 8": ["rollout.max_staleness=8"],
+    "always 8 steps old": [FULL_WINDOW, "rollout.max_staleness=8"],
     "bfloat16 engine": ["engine.dtype=bfloat16"],
 }
 

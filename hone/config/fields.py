@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -34,9 +35,10 @@ class Setting:
     kinds: tuple[str, ...]  # of a union group: the kinds that have this setting; (): all of them
 
 
-def walk(model: type[Settings]) -> Iterator[Setting]:
-    """Yield every setting below `model`, groups before their members."""
-    yield from _walk((model,), None, "", None, frozenset())
+@cache
+def walk(model: type[Settings]) -> tuple[Setting, ...]:
+    """Return every setting below `model`, groups before their members."""
+    return tuple(_walk((model,), None, "", None, frozenset()))
 
 
 def _walk(

@@ -19,9 +19,10 @@ from hone.curate.record import Record, Report
 from hone.grading.variation import variation_of
 from hone.tasks.controls import OPPOSITE, Kind
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import content_hash, digest
+from hone.tasks.formats import content_hash
 from hone.tasks.sources import PROOF
 from hone.types import Control, Task
+from hone.utils.text import digest
 
 SCHEMA = 1
 _FIELDS = ("schema", "counts", "tasks")

@@ -22,12 +22,13 @@ from hone.environment.result import put_files, take_base
 from hone.environment.settings import EnvironmentSettings
 from hone.sandbox.contract import Provider, Sandbox, SandboxError, SandboxSpec
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import digest, r2e
+from hone.tasks.formats import r2e
 from hone.tasks.formats.swebench import seeded_bug
 from hone.tasks.harbor import HarborTask, is_harbor, read_task
 from hone.tasks.harbor.serve import DOCKERFILE_IMAGE
 from hone.tasks.workspace import prepare
 from hone.types import Task
+from hone.utils.text import digest
 
 TIMEOUT_S = 600.0
 _DONE = ".complete"

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import digest
 from hone.tasks.python import Locked, lock, lock_specified
 from hone.tasks.repository import Repository
 from hone.tasks.specifications import Specification, find_specification
 from hone.tasks.workspace import LOCAL, is_local
 from hone.types import Commit, Environment, Task
 from hone.utils.files import build_directory
+from hone.utils.text import digest
 
 _ENDINGS = ("", ".git", ".bundle")
 _LOCK = "lock.json"

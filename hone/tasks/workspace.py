@@ -9,13 +9,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import digest
 from hone.tasks.python import find_interpreter, install
 from hone.tasks.python.compiled import build_in_place
 from hone.tasks.repository import Repository, clone_commit, run_git, write_attributes
 from hone.types import Commit, Environment, Task
 from hone.utils.files import build_directory, default_cache_dir
 from hone.utils.git import config, identity
+from hone.utils.text import digest
 
 BRANCH = "main"
 _COMPILED = "The files that the build of the extensions writes"

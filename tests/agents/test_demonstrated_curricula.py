@@ -24,6 +24,13 @@ from hone.types import Task
 from tests.agents.settings import agent_settings
 
 pytestmark = pytest.mark.sandbox
+ALL = pytest.mark.full  # `make test` runs one curriculum, whose fix has the most parts
+CURRICULA = [
+    pytest.param("more_families", marks=ALL),
+    pytest.param("two_bugs", marks=ALL),
+    pytest.param("more_files", marks=ALL),
+    "three_edits",
+]
 
 
 def some_tasks(curriculum: str) -> list[Task]:
@@ -40,7 +47,7 @@ async def patch_of(provider: Provider, task: Task, workspace: Path, commands: Se
         return await extract_patch(sandbox, task)
 
 
-@pytest.mark.parametrize("curriculum", ["more_families", "two_bugs", "more_files", "three_edits"])
+@pytest.mark.parametrize("curriculum", CURRICULA)
 def test_gold_patch_resolves_and_each_part_of_the_fix_does_not(curriculum: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with make_provider(SandboxSettings()) as provider:
@@ -59,7 +66,7 @@ def test_gold_patch_resolves_and_each_part_of_the_fix_does_not(curriculum: str, 
 
 
 @pytest.mark.parametrize("shows", ["bash", "debugger"])
-@pytest.mark.parametrize("curriculum", ["more_families", "two_bugs", "more_files", "three_edits"])
+@pytest.mark.parametrize("curriculum", CURRICULA)
 def test_demonstrations_resolve_or_not_as_accuracy_says(curriculum: str, shows: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         task, *_ = some_tasks(curriculum)

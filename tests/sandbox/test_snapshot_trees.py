@@ -67,7 +67,7 @@ async def _compare(
                     assert await _apply(restored, after) == await _apply(sandbox, after)
 
 
-@settings(max_examples=4)
+@settings(max_examples=max(2, settings.default.max_examples // 25))
 @given(
     rounds=st.lists(
         st.tuples(st.lists(_OPERATIONS, max_size=12), st.lists(_OPERATIONS, max_size=6)),

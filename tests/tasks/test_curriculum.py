@@ -12,11 +12,12 @@ from hone.tasks.curriculum import TRAINED_FAMILIES, UNSEEN_FAMILIES, arithmetic,
 from hone.tasks.curriculum.bug import LOCALS, WORDS, Bug, Draw, Edit
 from hone.tasks.curriculum.checks import results
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import content_hash, digest, to_line
+from hone.tasks.formats import content_hash, to_line
 from hone.tasks.settings import TasksSettings
 from hone.tasks.splits import Splits, check_disjoint
 from hone.tasks.workspace import tree
 from hone.types import Task
+from hone.utils.text import digest
 
 FULL = TasksSettings()
 ENV = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

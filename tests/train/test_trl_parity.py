@@ -66,6 +66,9 @@ def trl_trainer(model: PreTrainedModel, out: Path, **config: Any) -> Any:
         model.save_pretrained(out / "reference")
         model.config._name_or_path = str(out / "reference")
     from datasets import Dataset
+    from trl import import_utils
+
+    import_utils.is_vllm_available = lambda *_, **__: False  # not needed here, and seconds to import
     from trl import GRPOConfig, GRPOTrainer  # on use: seconds of every worker that collects this file
 
     trainer = GRPOTrainer(

@@ -9,10 +9,10 @@ from pathlib import PurePosixPath
 
 from hone.curate.mining.candidates import CommitRejected, Reason
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import digest
 from hone.tasks.local import lock_commit
 from hone.tasks.python import Locked
 from hone.tasks.repository import Repository
+from hone.utils.text import digest
 
 _METADATA = (
     "pyproject.toml",

@@ -81,6 +81,11 @@ class HoneEnvironment(BaseEnvironment):
             )
         network_of(self._network_policy.network_mode.value, self._network_policy.allowed_hosts)
         self.task = exported_task(self.environment_dir.parent)
+        if self.task is not None and self._image is not None:
+            raise TaskError(
+                f"--ek image={self._image} has no effect on a task that Hone exported, whose image is in its "
+                "record: remove it"
+            )
         if self.task is None and self.image.startswith(DOCKERFILE_IMAGE):
             raise TaskError(
                 "the task's image is built from a Dockerfile, which Hone does not do under `harbor run`: set "

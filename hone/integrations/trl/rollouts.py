@@ -20,7 +20,8 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hone.config import ConfigError, RunSettings
+from hone.config import RunSettings
+from hone.integrations.peer import require
 from hone.integrations.rollouts.service import (
     RolloutService,
     open_rollout_service,
@@ -250,13 +251,10 @@ class HoneRollouts:
 
 
 def _rollout_sample_class() -> Callable[..., Any]:
-    """Return TRL's class of a row. Raises ConfigError without TRL."""
-    try:
-        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
-    except ImportError as error:
-        raise ConfigError(
-            "HoneRollouts needs TRL with its asynchronous GRPO trainer: pip install 'trl>=1.16'"
-        ) from error
+    """Return TRL's class of a row. Raises PeerMissing."""
+    require("trl", ">=1.16", "pip install 'trl>=1.16'")
+    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
     return RolloutSample
 
 

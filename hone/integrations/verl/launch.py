@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import yaml
 
 from hone.config import ConfigError, RunSettings
 from hone.grading.assess import check_gradeable
+from hone.integrations.peer import require
 from hone.integrations.rollouts.recipe import hub_or_folder, write_recipe
 from hone.integrations.verl import INSTALL, VERSION
 from hone.integrations.verl.options import Files, command_line, verl_options
@@ -81,7 +81,7 @@ def _files(settings: RunSettings) -> Files:
 def run_verl(settings: RunSettings, overrides: Sequence[str] = ()) -> NoReturn:
     """Claim the run directory, write verl's files and become its trainer.
 
-    Raises ConfigError, PolicyError, TaskError.
+    Raises PeerMissing, ConfigError, PolicyError, TaskError.
     """
     require_verl()
     plan_verl(settings, overrides)  # refused before anything is written
@@ -94,13 +94,8 @@ def run_verl(settings: RunSettings, overrides: Sequence[str] = ()) -> NoReturn:
 
 
 def require_verl() -> None:
-    """Raise ConfigError unless the tested version is installed beside this Python."""
-    try:
-        found = importlib.metadata.version("verl")
-    except importlib.metadata.PackageNotFoundError:
-        raise ConfigError(f"verl is not installed beside {sys.executable}: {INSTALL}") from None
-    if found != VERSION:
-        raise ConfigError(f"verl {found} is installed, and Hone is tested with {VERSION}: {INSTALL}")
+    """Raise PeerMissing unless the tested version is installed beside this Python."""
+    require("verl", f"=={VERSION}", INSTALL)
 
 
 def write_files(plan: VerlPlan) -> None:

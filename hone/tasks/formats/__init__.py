@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from hone.tasks.formats.own import (
     content_hash,
-    digest,
     from_dict,
     save,
     to_dict,
@@ -21,7 +20,6 @@ __all__ = [
     "Format",
     "content_hash",
     "detect",
-    "digest",
     "from_dict",
     "origin",
     "save",

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from hone.tasks.errors import TaskError
 from hone.types import Task
 from hone.utils.files import replace_file
-from hone.utils.text import digest as digest
+from hone.utils.text import digest
 
 
 @cache
@@ -29,7 +29,7 @@ _LATER = ("python", "build")  # fields of Environment
 def to_dict(task: Task) -> dict[str, Any]:
     """Return the task as JSON values, if its metadata are JSON values; `to_line` checks that.
 
-    Only a Harbor task has `checks.folder`: the rows of others are those that earlier versions wrote.
+    Only a Harbor task has `checks.folder`.
     """
     data = _plain(task)
     if not data["checks"]["folder"]:

@@ -18,10 +18,10 @@ import uv
 from packaging.utils import canonicalize_name
 
 from hone.tasks.errors import TaskError, Unresolvable
-from hone.tasks.formats import digest
 from hone.tasks.python.interpreters import Interpreter, find_interpreter
 from hone.types import Environment
 from hone.utils.files import build_directory, make_readable
+from hone.utils.text import digest
 
 TIMEOUT_S = 300  # of one run of uv
 OLD_TOOLS = "setuptools<72"  # the last with `setup.py test` and pkg_resources without a warning

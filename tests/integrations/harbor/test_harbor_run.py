@@ -29,15 +29,19 @@ ENVIRONMENT = "hone.integrations.harbor:HoneEnvironment"
 VERIFIER = ("--verifier", "hone.integrations.harbor:HoneVerifier")
 
 
-def run(tasks: Path, agent: str, out: Path, *options: str) -> Mapping[str, float | None]:
-    """Return the reward of each task by its folder's name; None for a trial without one."""
+def harbor_run(tasks: Path, agent: str, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [
         str(Path(PYTHON).parent / "harbor"), "run", "-p", str(tasks), "-a", agent, "-e", ENVIRONMENT,
         "-o", str(out), "-n", "2", *options,
     ]  # fmt: skip
     quiet = {"HARBOR_TELEMETRY": "0", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    env = {**os.environ, **quiet, "PYTHONPATH": str(HERE)}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1100, check=False)
+    env = {**os.environ, **quiet, "PYTHONPATH": str(HERE), "COLUMNS": "1000"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=1100, check=False)
+
+
+def run(tasks: Path, agent: str, out: Path, *options: str) -> Mapping[str, float | None]:
+    """Return the reward of each task by its folder's name; None for a trial without one."""
+    done = harbor_run(tasks, agent, out, *options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     rewards: dict[str, float | None] = {}
     for path in out.glob("*/*/result.json"):
@@ -59,6 +63,14 @@ def test_exported_tasks_are_solved_by_their_reference(tmp_path: Path) -> None:
     write_folders(map(FORMATS["harbor"].write, tasks), tmp_path / "tasks")
     assert set(run(tmp_path / "tasks", "oracle", tmp_path / "oracle", *VERIFIER).values()) == {1.0}
     assert set(run(tmp_path / "tasks", "nop", tmp_path / "nop", *VERIFIER).values()) == {0.0}
+
+
+def test_image_of_an_exported_task_is_not_replaced(tmp_path: Path) -> None:
+    (task,) = generate(TasksSettings(train=1, test=1, validation=1, unseen=1)).train
+    write_folders([FORMATS["harbor"].write(task)], tmp_path / "tasks")
+    done = harbor_run(tmp_path / "tasks", "oracle", tmp_path / "out", "--ek", "image=host", *VERIFIER)
+    assert done.returncode != 0
+    assert "--ek image=host has no effect" in done.stdout + done.stderr
 
 
 def test_attacks_pay_with_harbors_verifier_and_not_with_hones(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from hone.cli import main
 from hone.config import ConfigError, RunSettings, resolve
+from hone.integrations.peer import PeerMissing
 from hone.integrations.slime.launch import plan_slime, require_checkout
 from hone.integrations.slime.launch import write_files as write_slime
 from hone.integrations.verl.launch import LOOP, plan_verl, require_verl, write_files
@@ -100,7 +101,7 @@ def test_fewer_tasks_than_groups_of_a_step_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_verl_is_named_with_its_version() -> None:
-    with pytest.raises(ConfigError, match=r"verl is not installed .*pip install verl==0\.9\.1"):
+    with pytest.raises(PeerMissing, match=r"verl is not installed.*==0\.9\.1 .*pip install verl==0\.9\.1"):
         require_verl()
 
 
