@@ -96,4 +96,4 @@ def test_missing_extra_is_named():
         "train.steps=1",
     )
     assert done.returncode == 1
-    assert "pip install 'hone[train]'" in done.stderr, done.stderr
+    assert "pip install 'hone-rl[train]'" in done.stderr, done.stderr

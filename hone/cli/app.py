@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from hone import __version__
 from hone.cli import agents, engine, images, servers, tasks, trajectory
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
@@ -29,27 +30,39 @@ from hone.utils.text import visible
 app = typer.Typer(
     name="hone",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-commands = (
-    *(doctor, plan, quickstart, sft, train, replay, export, compare, show, grade, servers.node, gateway),
-    *(verl, slime),
-)
-for command in commands:
-    app.command()(command)
-app.command("eval")(evaluate)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(images.app, name="images")
-app.add_typer(servers.app, name="pool")
-app.add_typer(agents.app, name="agents")
-app.add_typer(engine.app, name="engine")
-app.add_typer(trajectory.app, name="trajectory")
+TRAIN, RUNS = "Train", "Evaluate, and look at runs"
+TASKS, FLEET = "Tasks, grading and agents", "Machines and servers"
+app.command("eval", rich_help_panel=RUNS)(evaluate)
+for panel, commands in {
+    TRAIN: (quickstart, sft, train, replay, verl, slime),
+    RUNS: (show, compare, export),
+    TASKS: (grade,),
+    FLEET: (doctor, plan, servers.node, gateway),
+}.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(trajectory.app, name="trajectory", rich_help_panel=RUNS)
+app.add_typer(tasks.app, name="tasks", rich_help_panel=TASKS)
+app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)
+app.add_typer(images.app, name="images", rich_help_panel=FLEET)
+app.add_typer(servers.app, name="pool", rich_help_panel=FLEET)
+app.add_typer(engine.app, name="engine", rich_help_panel=FLEET)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hone {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def hone(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks (global option).")] = False,
     help_config: HelpConfigOption = False,
 ) -> None:

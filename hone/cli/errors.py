@@ -51,7 +51,7 @@ def explain(error: BaseException) -> Failure:
         if isinstance(leaf, (OSError, MemoryError)):
             return Failure(sentence=_system(leaf), exit_code=FAILED)
         if isinstance(leaf, ModuleNotFoundError) and leaf.name in EXTRAS:
-            needed = f"this command needs {leaf.name}: pip install 'hone[{EXTRAS[leaf.name]}]'"
+            needed = f"this command needs {leaf.name}: pip install 'hone-rl[{EXTRAS[leaf.name]}]'"
             return Failure(sentence=needed, exit_code=FAILED)
     sentence = (
         f"unexpected error: {type(error).__name__}: {_one_line(error)}. This is a defect of Hone: run the "

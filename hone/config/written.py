@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from hone import __version__
 from hone.config.fields import discriminator, walk
 from hone.config.run import RunSettings
 from hone.settings import Mark, Settings
@@ -23,7 +23,7 @@ def dump(settings: RunSettings) -> str:
     The file shows all settings.
     """
     lines = [
-        f"# Resolved by hone {version('hone')}. A commented line shows a default.",
+        f"# Resolved by hone {__version__}. A commented line shows a default.",
         *_lines(settings, "", settings.variables),
     ]
     return "\n".join(lines) + "\n"

@@ -11,10 +11,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from hone import __version__
 from hone.curate.record import Record, Report
 from hone.grading.variation import variation_of
 from hone.tasks.controls import OPPOSITE, Kind
@@ -43,7 +43,7 @@ def make_card(
         "schema": SCHEMA,
         "source": source,
         "file": file,
-        "hone": version("hone"),
+        "hone": __version__,
         "settings": dict(settings),
         "repeats": repeats,
         "runs": [dataclasses.asdict(variation_of(run)) for run in range(repeats)],

@@ -161,7 +161,9 @@ def find_parser(name: str, edition: Edition = Edition.V5) -> Parser:
     try:
         from swebench.harness.log_parsers import PARSER_REGISTRY
     except ImportError as error:
-        raise MissingExtra("reading logs needs the swebench package: pip install 'hone[swebench]'") from error
+        raise MissingExtra(
+            "reading logs needs the swebench package: pip install 'hone-rl[swebench]'"
+        ) from error
     if name not in PARSER_REGISTRY:
         raise GraderError(
             f"there is no log parser {name!r}; swebench has {', '.join(sorted(PARSER_REGISTRY))}"

@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
+from hone import __version__
 from hone.integrations.conversation import clean, conversation
 from hone.outcomes import OUTCOME_RULES, Fault
 from hone.rollout.trajectory_files import turn_starts
@@ -62,8 +62,8 @@ def to_otel(trajectory: Trajectory, *, model_name: str | None = None) -> Json | 
         }
         for number, span in enumerate(spans)
     ]
-    scope = {"name": "hone", "version": version("hone")}
-    resource = {"service.name": "hone", "service.version": version("hone")}
+    scope = {"name": "hone", "version": __version__}
+    resource = {"service.name": "hone", "service.version": __version__}
     return {
         "resourceSpans": [
             {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from hone import __version__
 from hone.config import RunSettings, result_settings
 from hone.curate.card import make_card
 from hone.curate.journal import Journal
@@ -32,7 +32,7 @@ def open_journal(out: Path | None, tasks: Sequence[Task], settings: RunSettings,
     """
     run = {
         "repeats": repeats,
-        "hone": version("hone"),
+        "hone": __version__,
         "settings": result_settings(settings, "sandbox", "grading"),
         "tasks": {task.id: content_hash(task) for task in tasks},
     }

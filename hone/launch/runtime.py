@@ -134,7 +134,7 @@ def _mini_swe_agent(settings: BashAgentSettings, cache: Path) -> Agent:
         from hone.integrations.mini_swe_agent.agent import make_mini_swe_agent
     except ModuleNotFoundError as error:
         raise ScaffoldError(
-            "agent.kind = \"mini-swe-agent\" needs an extra: pip install 'hone[mini-swe-agent]'"
+            "agent.kind = \"mini-swe-agent\" needs an extra: pip install 'hone-rl[mini-swe-agent]'"
         ) from error
     return make_mini_swe_agent(settings, trajectories=cache / "mini-swe-agent")
 

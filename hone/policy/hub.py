@@ -148,7 +148,7 @@ def _fetch(name: str, revision: str | None, files: list[str]) -> Path:
         from huggingface_hub.utils import disable_progress_bars
     except ImportError as error:
         raise PolicyError(
-            f"there is no folder {name}, and a model of the hub needs an extra: pip install 'hone[train]'"
+            f"there is no folder {name}, and a model of the hub needs an extra: pip install 'hone-rl[train]'"
         ) from error
     if not sys.stderr.isatty():
         disable_progress_bars()

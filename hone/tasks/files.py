@@ -322,7 +322,7 @@ def read_hub(name: str, split: str | None = None) -> Iterator[Row]:
         from datasets.exceptions import DatasetNotFoundError, DatasetsError
     except ImportError:
         raise TaskError(
-            f"to read {name} from the hub, install the `datasets` library (pip install 'hone[datasets]'); "
+            f"to read {name} from the hub, install the `datasets` library (pip install 'hone-rl[datasets]'); "
             f"there is no file of this name"
         ) from None
     if not sys.stderr.isatty():

@@ -219,8 +219,8 @@ class MetricsSettings(Settings):
     fails or is slow prints a warning and never stops the run."""
 
     sinks: tuple[Literal["wandb", "trackio", "mlflow"], ...] = ()
-    """Trackers; each needs its package (`pip install 'hone[wandb]'`) and reads its own environment variables
-    (such as WANDB_API_KEY, TRACKIO_SERVER_URL, MLFLOW_TRACKING_URI)."""
+    """Trackers; each needs its package (`pip install 'hone-rl[wandb]'`) and reads its own environment
+    variables (such as WANDB_API_KEY, TRACKIO_SERVER_URL, MLFLOW_TRACKING_URI)."""
 
     project: str = "hone"
     """Project of the run; MLflow's experiment."""

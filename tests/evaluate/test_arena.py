@@ -29,7 +29,7 @@ def options(tmp_path: Path, **values: object) -> argparse.Namespace:
         "out": tmp_path / "out",
         "results": tmp_path / "arena.jsonl",
         "stage": None,
-        "only": ["GRPO"],
+        "only": ["DAPO"],
         "seeds": 1,
         "jobs": 1,
         "budget_s": float("inf"),
@@ -66,31 +66,31 @@ def test_each_curriculum_has_its_own_start_model(tmp_path: Path) -> None:
         shared = ["train.steps=3", *STAGES[stage].start.sets]
         assert f"tasks.curriculum={stage}" in shared
         assert starts[by_stage[stage].start].sets == shared
-        assert by_stage[stage].sets == ["train.algorithm.name=grpo", "seed=0", *shared]
+        assert by_stage[stage].sets == [*STAGES[stage].rows["DAPO"], "seed=0", *shared]
 
 
 def test_finished_trainings_do_not_run_again(tmp_path: Path) -> None:
     first = run(options(tmp_path, stage="two_bugs"))
     assert events(tmp_path) == [
-        f"{event} {cell}" for cell in ("start-two_bugs", "two_bugs/GRPO/0") for event in ("began", "ended")
+        f"{event} {cell}" for cell in ("start-two_bugs", "two_bugs/DAPO/0") for event in ("began", "ended")
     ]
     again = run(options(tmp_path, stage="two_bugs", seeds=2))
-    assert events(tmp_path)[4:] == ["began two_bugs/GRPO/1", "ended two_bugs/GRPO/1"]
+    assert events(tmp_path)[4:] == ["began two_bugs/DAPO/1", "ended two_bugs/DAPO/1"]
     assert {key: again[key] for key in first} == first
 
 
 def test_failed_training_leaves_a_line_and_runs_again(tmp_path: Path) -> None:
-    let(tmp_path, "two_bugs/GRPO/0", "fail")
+    let(tmp_path, "two_bugs/DAPO/0", "fail")
     arguments = options(tmp_path, stage="two_bugs", seeds=2)
     results = run(arguments)
-    failed = results["two_bugs", "GRPO", 0]
+    failed = results["two_bugs", "DAPO", 0]
     assert (failed.error, failed.test, len(failed.start)) == ("out of memory", {}, 16)
     (table,) = tables(results.values(), STAGES)
     assert [len(row.seeds) for row in table.rows] == [1]  # the other seed
-    assert "- GRPO, seed 0, failed: `out of memory`" in section([table])
-    let(tmp_path, "two_bugs/GRPO/0", "")
+    assert "- DAPO, seed 0, failed: `out of memory`" in section([table])
+    let(tmp_path, "two_bugs/DAPO/0", "")
     results = run(arguments)
-    assert results["two_bugs", "GRPO", 0].test == {"task": True}
+    assert results["two_bugs", "DAPO", 0].test == {"task": True}
     (table,) = tables(results.values(), STAGES)
     assert [len(row.seeds) for row in table.rows] == [2]
     assert "failed" not in section([table])
@@ -99,16 +99,16 @@ def test_failed_training_leaves_a_line_and_runs_again(tmp_path: Path) -> None:
 def test_failed_start_model_fails_its_own_rows_only(tmp_path: Path) -> None:
     let(tmp_path, "start-two_bugs", "fail")
     results = run(options(tmp_path))
-    assert results["two_bugs", "GRPO", 0].error == "the start model failed: out of memory"
-    assert results["three_edits", "GRPO", 0].test == {"task": True}
+    assert results["two_bugs", "DAPO", 0].error == "the start model failed: out of memory"
+    assert results["three_edits", "DAPO", 0].test == {"task": True}
     let(tmp_path, "start-two_bugs", "")
-    assert run(options(tmp_path))["two_bugs", "GRPO", 0].error == ""
+    assert run(options(tmp_path))["two_bugs", "DAPO", 0].error == ""
 
 
 def test_jobs_bounds_the_trainings_at_a_time(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "meet")
     for seed in (0, 1):
-        let(tmp_path, f"two_bugs/GRPO/{seed}", "wait")  # two run at a time, or none ends
+        let(tmp_path, f"two_bugs/DAPO/{seed}", "wait")  # two run at a time, or none ends
     results = run(options(tmp_path, stage="two_bugs", seeds=6, jobs=2))
     assert len(results) == 7
     running = most = 0
@@ -119,7 +119,7 @@ def test_jobs_bounds_the_trainings_at_a_time(tmp_path: Path) -> None:
 
 
 def test_stopping_ends_the_running_trainings_and_keeps_results(tmp_path: Path) -> None:
-    let(tmp_path, "two_bugs/GRPO/1", "hang")
+    let(tmp_path, "two_bugs/DAPO/1", "hang")
     arguments = options(tmp_path, stage="two_bugs", seeds=3)
 
     async def scenario() -> None:
@@ -130,9 +130,9 @@ def test_stopping_ends_the_running_trainings_and_keeps_results(tmp_path: Path) -
             await running
 
     asyncio.run(scenario())
-    assert events(tmp_path)[-2:] == ["began two_bugs/GRPO/1", "stopped two_bugs/GRPO/1"]
-    assert ("two_bugs", "GRPO", 0) in read_results(arguments.results)
-    let(tmp_path, "two_bugs/GRPO/1", "")
+    assert events(tmp_path)[-2:] == ["began two_bugs/DAPO/1", "stopped two_bugs/DAPO/1"]
+    assert ("two_bugs", "DAPO", 0) in read_results(arguments.results)
+    let(tmp_path, "two_bugs/DAPO/1", "")
     assert len(run(arguments)) == 4
 
 
@@ -143,7 +143,7 @@ def test_nothing_begins_after_the_budget(tmp_path: Path) -> None:
 
 def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
     run(options(tmp_path, stage="two_bugs"))
-    with pytest.raises(SystemExit, match="GRPO, seed 0, of two_bugs with other settings"):
+    with pytest.raises(SystemExit, match="DAPO, seed 0, of two_bugs with other settings"):
         run(options(tmp_path, stage="two_bugs", set=["train.steps=5"]))
 
 

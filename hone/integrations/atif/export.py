@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
+from hone import __version__
 from hone.integrations.atif.nodes import Placement, place, to_metrics, to_rest
 from hone.integrations.atif.schema import FORMAT, SCHEMA, AtifError
 from hone.integrations.conversation import Step, clean, conversation
@@ -37,7 +37,7 @@ def to_atif(trajectory: Trajectory, *, model_name: str | None = None) -> Json:
     agent = _without_none(
         {
             "name": clean(trajectory.sampler.agent) or "hone",
-            "version": version("hone"),
+            "version": __version__,
             "model_name": model_name,
             "tool_definitions": escape(enveloped(trajectory.tools)),
         }

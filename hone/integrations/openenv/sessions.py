@@ -24,18 +24,16 @@ from typing import Any
 from openenv.core.harness import ResourceSession, ResourceSessionFactory, TrainingTrace, VerifyResult
 from openenv.core.harness.capture.upstream import training_sampling
 
-from hone.config import ConfigError, RunSettings, resolve
-from hone.environment import prepare_workspace
+from hone.config import RunSettings, resolve
 from hone.grading.assess import check_gradeable
 from hone.integrations.loop_thread import LoopThread
+from hone.integrations.rollouts.service import prepare_and_run, require_one_reward
 from hone.integrations.traces import engine_calls
 from hone.launch.policy import open_chats, require_exact_sampling, require_tokens
 from hone.launch.runtime import open_context, open_runtime
 from hone.outcomes import Outcome
-from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
+from hone.rollout.episode import RolloutContext, retry_infrastructure_faults
 from hone.rollout.rewards import is_masked
-from hone.sandbox import SandboxError
-from hone.tasks.errors import TaskError
 from hone.tasks.sources import load_splits
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import cancel_all
@@ -111,7 +109,7 @@ class HoneSessionFactory(ResourceSessionFactory[HoneSession]):
         self._settings = _sampled(resolve(recipe, sets), sampling)
         require_tokens(self._settings)
         require_exact_sampling(self._settings)
-        _require_one_reward(self._settings)
+        require_one_reward(self._settings)
         self._tasks = {
             task.id: task for _, tasks in load_splits(self._settings.tasks).named() for task in tasks
         }
@@ -168,18 +166,16 @@ class HoneSessionFactory(ResourceSessionFactory[HoneSession]):
         assert running is not None
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-        attempt = functools.partial(self._attempt, task, rollout_id, group_id)
+        attempt = functools.partial(
+            prepare_and_run,
+            self._context,
+            task,
+            rollout_id=rollout_id,
+            group_id=group_id,
+            seed=zlib.crc32(rollout_id.encode()),
+        )
         async with self._slots:
             return await retry_infrastructure_faults(attempt, self._settings.rollout)
-
-    async def _attempt(self, task: Task, rollout_id: str, group_id: str) -> Trajectory:
-        context, seed = self._context, zlib.crc32(rollout_id.encode())
-        episode = Episode(task=task, rollout_id=rollout_id, group_id=group_id, workspace=Path(), seed=seed)
-        try:
-            episode.workspace = await prepare_workspace(task, context.provider, context.workspaces)
-        except (SandboxError, TaskError) as error:
-            return episode.trajectory(Outcome.SANDBOX_ERROR, context, str(error))
-        return await run_episode(episode, context)
 
 
 def _sampled(settings: RunSettings, sampling: dict[str, Any] | None) -> RunSettings:
@@ -189,12 +185,3 @@ def _sampled(settings: RunSettings, sampling: dict[str, Any] | None) -> RunSetti
     temperature = training_sampling(sampling)["temperature"]
     neutral = {"temperature": temperature, "top_p": 1.0, "top_k": 0}
     return settings.model_copy(update={"sampling": settings.sampling.model_copy(update=neutral)})
-
-
-def _require_one_reward(settings: RunSettings) -> None:
-    for name in ("judge", "progress"):
-        if getattr(settings, name).enabled:
-            raise ConfigError(
-                f"{name}.enabled scores single turns, and a session has one reward: remove it, or train with "
-                "`hone train`"
-            )

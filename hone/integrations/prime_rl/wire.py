@@ -16,7 +16,9 @@ from hone.train.errors import TrainError
 try:
     import msgspec
 except ModuleNotFoundError as error:
-    raise TrainError("train.learner = \"prime_rl\" needs an extra: pip install 'hone[prime-rl]'") from error
+    raise TrainError(
+        "train.learner = \"prime_rl\" needs an extra: pip install 'hone-rl[prime-rl]'"
+    ) from error
 
 ENVIRONMENT = "hone"  # prime-rl groups its metrics by the name of an environment
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,7 +59,6 @@ class RolloutService:
         self._engine = engine
         self._store = Store(settings.run_dir / "rollouts")
         self._slots = asyncio.Semaphore(settings.rollout.concurrent_episodes)
-        self._preparing: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def rollout(
         self,
@@ -108,18 +106,23 @@ class RolloutService:
     async def _attempt(
         self, context: RolloutContext, task: Task, group_id: str, index: int, seed: int
     ) -> Trajectory:
-        episode = Episode(
-            task=task, rollout_id=f"{group_id}-{index}", group_id=group_id, workspace=Path(), seed=seed
+        trajectory = await prepare_and_run(
+            context, task, rollout_id=f"{group_id}-{index}", group_id=group_id, seed=seed
         )
-        try:
-            async with self._preparing[task.id]:
-                episode.workspace = await prepare_workspace(task, context.provider, context.workspaces)
-        except (SandboxError, TaskError) as error:
-            trajectory = episode.trajectory(Outcome.SANDBOX_ERROR, context, str(error))
-        else:
-            trajectory = await run_episode(episode, context)
         await run_in_thread(self._store.save, trajectory, group=0, index=index)
         return trajectory
+
+
+async def prepare_and_run(
+    context: RolloutContext, task: Task, *, rollout_id: str, group_id: str, seed: int
+) -> Trajectory:
+    """Run one rollout of a task; a workspace that cannot be prepared is an infrastructure fault."""
+    episode = Episode(task=task, rollout_id=rollout_id, group_id=group_id, workspace=Path(), seed=seed)
+    try:
+        episode.workspace = await prepare_workspace(task, context.provider, context.workspaces)
+    except (SandboxError, TaskError) as error:
+        return episode.trajectory(Outcome.SANDBOX_ERROR, context, str(error))
+    return await run_episode(episode, context)
 
 
 @asynccontextmanager
@@ -176,6 +179,11 @@ def require_plain_rollouts(settings: RunSettings) -> None:
         raise ConfigError(
             f'agent.kind = "{settings.agent.kind}" asks no policy, so nothing can be trained: choose another'
         )
+    require_one_reward(settings)
+
+
+def require_one_reward(settings: RunSettings) -> None:
+    """Raise ConfigError for settings that score single turns."""
     for name in ("judge", "progress"):
         if getattr(settings, name).enabled:
             raise ConfigError(

@@ -2,4 +2,4 @@
 
 from hone.integrations.peer import require
 
-require("swe-rex", ">=1.4,<2", "pip install 'hone[swe-rex]'")
+require("swe-rex", ">=1.4,<2", "pip install 'hone-rl[swe-rex]'")

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 60.0
+WORK_TIMEOUT_S = 3600.0  # opening and loading have limits of their own; this one stops a defect from blocking
 
 
 class HoneRollouts:
@@ -90,17 +91,18 @@ class HoneRollouts:
         self._policy: Policy
 
     def init_weight_transfer(self) -> None:
-        """Open engine, sandboxes and graders. Raises their errors."""
+        """Open engine, sandboxes and graders. Raises their errors, and RolloutError."""
         self._thread = threading.Thread(target=self._run, name="hone-rollouts", daemon=True)
         self._thread.start()
-        self._opened.wait()
+        if not self._opened.wait(WORK_TIMEOUT_S):
+            raise RolloutError(f"engine and sandboxes were not open within {WORK_TIMEOUT_S:g} s")
         self._raise_error()
 
     def pause(self) -> None:
         """Do nothing: loading weights pauses the engine."""
 
     def send_weights(self, iterator: Iterator[tuple[str, Tensor]]) -> None:
-        """Return once the engine samples with the weights. Raises EngineError."""
+        """Return once the engine samples with the weights. Raises EngineError, RolloutError."""
         version = self._version + 1
         self._call(
             load_weights(
@@ -158,7 +160,14 @@ class HoneRollouts:
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         self._raise_error()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        called = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return called.result(WORK_TIMEOUT_S)
+        except TimeoutError:
+            if called.done():  # the error is the work's own
+                raise
+            called.cancel()
+            raise RolloutError(f"the engine did not take the weights within {WORK_TIMEOUT_S:g} s") from None
 
     def _raise_error(self) -> None:
         if self._error is not None:

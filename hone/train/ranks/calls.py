@@ -28,6 +28,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any
 
+from hone import __version__
 from hone.train.errors import RankError
 
 ADDRESS, KEY = "HONE_RANKS_ADDRESS", "HONE_RANKS_KEY"
@@ -176,7 +177,8 @@ def read_calls(
 
 def versions() -> str:
     """The packages that decide what a rank computes; equal in the run and its ranks."""
-    return ", ".join(f"{name} {metadata.version(name)}" for name in ("hone", "torch", "transformers"))
+    others = (f"{name} {metadata.version(name)}" for name in ("torch", "transformers"))
+    return ", ".join([f"hone {__version__}", *others])
 
 
 def _parse(address: str) -> tuple[str, Any]:

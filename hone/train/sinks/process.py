@@ -121,8 +121,8 @@ def open_sinks(
     missing = [name for name in settings.sinks if importlib.util.find_spec(name) is None]
     if missing:
         raise TrainError(
-            f"metrics.sinks has {missing[0]}, which is not installed: pip install 'hone[{missing[0]}]', or "
-            "remove it"
+            f"metrics.sinks has {missing[0]}, which is not installed: pip install "
+            f"'hone-rl[{missing[0]}]', or remove it"
         )
     return [
         ProcessSink(
