@@ -156,7 +156,9 @@ def test_unreachable_hub_is_an_error(hub: dict[str, str], tmp_path: Path) -> Non
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(TaskError, match=r"install the `datasets` library \(pip install 'hone\[datasets\]'\)"):
+    with pytest.raises(
+        TaskError, match=r"install the `datasets` library \(pip install 'hone-rl\[datasets\]'\)"
+    ):
         list(read_source(NAME, "test"))
 
 

@@ -18,6 +18,7 @@ import os
 import pwd
 import re
 import shutil
+import time
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from hone.utils.concurrency import run_in_thread
 
 TIMEOUT_S = 7200.0
 Descriptor = Mapping[str, Any]  # of a blob: mediaType, digest and size, as in the OCI image specification
+_END_S = 10.0  # for the processes of a cancelled build to leave their control groups
 _LAST_CHARACTERS = 400  # of a build's output, in a message
 _CGROUPS = Path("/sys/fs/cgroup")
 _SUBIDS = (Path("/etc/subuid"), Path("/etc/subgid"))
@@ -196,7 +198,8 @@ async def open_buildah(directory: Path, made: Staging, budget_bytes: int) -> Asy
         ProviderUnavailable: this user has no user namespace to build in.
     """
     _check_user()
-    prefix = await asyncio.to_thread(_prepare, directory)
+    await asyncio.to_thread(_prepare, directory)
+    prefix = await asyncio.to_thread(group_prefix, directory)
     group = f"{prefix}-{made.directory.name}"
     builder = Buildah(directory, made, group)
     if (alone := lock(directory / "lock")) is not None:
@@ -209,7 +212,7 @@ async def open_buildah(directory: Path, made: Staging, budget_bytes: int) -> Asy
         try:
             yield builder
         finally:
-            await run_in_thread(_remove_groups, group)
+            await run_in_thread(_remove_groups, group, _END_S)
 
 
 async def remove_builds(directory: Path, made: Staging) -> None:
@@ -227,10 +230,13 @@ async def _wait_shared(path: Path) -> Lock:
         await asyncio.sleep(POLL_S)
 
 
-def _prepare(directory: Path) -> str:
-    """Make the directory of the storage; return the prefix of the control groups of its builds."""
+def _prepare(directory: Path) -> None:
     directory.mkdir(mode=0o700, exist_ok=True)
     (directory / "lock").touch()
+
+
+def group_prefix(directory: Path) -> str:
+    """Return how the names of the control groups begin in which builds below `directory` run."""
     return f"hone-build-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:8]}"
 
 
@@ -252,12 +258,28 @@ def _check_user() -> None:
             )
 
 
-def _remove_groups(prefix: str) -> None:
-    """Remove the empty control groups of builds whose names begin with `prefix`."""
+def _remove_groups(prefix: str, wait_s: float = 0.0) -> None:
+    """Remove the control groups of builds whose names begin with `prefix`.
+
+    One whose processes have not ended after `wait_s` stays: a killed process takes a moment to leave it.
+    """
+    deadline = time.monotonic() + wait_s
+    while not _remove_unused_groups(prefix) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _remove_unused_groups(prefix: str) -> bool:
+    """Return whether none is left."""
+    gone = True
     for parent in (*_CGROUPS.glob(f"{prefix}*"), *_CGROUPS.glob(f"*/{prefix}*")):
         for folder, _, _ in os.walk(parent, topdown=False):
-            with contextlib.suppress(OSError):  # it is in use, or gone
+            try:
                 Path(folder).rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                gone = False
+    return gone
 
 
 def explain(output: str, *, network: bool) -> ProviderUnavailable:

@@ -15,6 +15,7 @@ import pytest
 
 from hone.sandbox import ImageUnavailable, ProviderUnavailable
 from hone.sandbox.images import Image, ImageStore
+from hone.sandbox.images.buildah import group_prefix
 from tests.sandbox.images.building import write_context
 from tests.sandbox.images.dockerfiles import BASE
 from tests.sandbox.images.oci import entry, make_layout, tar
@@ -28,6 +29,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(600)]
 NAME = "docker://localhost/hone/test"
+SLEEP_S = f"1000.{os.getpid()}"  # of the commands of this process's builds
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def build(store: ImageStore, context: Path, tag: str, *, network: bool = False) 
 def leftovers(folder: Path) -> list[object]:
     """Return what an ended build should have removed."""
     entries = [path for path in left(folder) if path.startswith(("staging", "locks"))]
-    return [*entries, *workers(folder), *control_groups("hone-build-")]
+    return [*entries, *workers(folder), *control_groups(group_prefix(folder / "builds"))]
 
 
 def containers(folder: Path) -> str:
@@ -118,7 +120,7 @@ def test_build_has_a_network_only_where_it_is_allowed(
 
 
 def test_cancelled_build_leaves_nothing(store: ImageStore, folder: Path, tmp_path: Path) -> None:
-    script = "setsid sleep 1001 & sleep 1002 & sleep 1003"
+    script = f"setsid sleep {SLEEP_S} & sleep {SLEEP_S} & sleep {SLEEP_S}"
     context = write_context(tmp_path / "context", f"FROM {BASE}\nRUN {script}\n")
 
     async def run() -> None:
@@ -143,7 +145,7 @@ def sleeping() -> list[str]:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[:1] == [b"sleep"] and words[1] in (b"1001", b"1002", b"1003"):
+        if words[:2] == [b"sleep", SLEEP_S.encode()]:
             found.append(path.parent.name)
     return found
 
@@ -160,7 +162,9 @@ asyncio.run(store.build("docker://localhost/hone/test:killed", Path(sys.argv[2])
 
 @pytest.mark.full
 def test_killed_process_takes_its_build_along(store: ImageStore, folder: Path, tmp_path: Path) -> None:
-    context = write_context(tmp_path / "context", f"FROM {BASE}\nRUN setsid sleep 1001 & sleep 1002\n")
+    context = write_context(
+        tmp_path / "context", f"FROM {BASE}\nRUN setsid sleep {SLEEP_S} & sleep {SLEEP_S}\n"
+    )
     process = subprocess.Popen([sys.executable, "-c", _BUILD, str(folder), str(context)])
     wait_while_running(lambda: len(sleeping()) == 2, process)
     kill(process, folder)
