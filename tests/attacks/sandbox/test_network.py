@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.sandbox.attack_target import APART, AttackTarget
+from tests.services.answering import answering
 
 # In a network namespace of its own, the control has every address there is, and someone who answers there.
 EVERYWHERE = """
@@ -42,22 +42,8 @@ def connect(host, port=80):
 @pytest.fixture
 def port() -> Iterator[int]:
     """A server on all addresses of the host, as a node's own port is."""
-    with socket.create_server(("0.0.0.0", 0)) as server:
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.sendall(b"hello")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
+    with answering("0.0.0.0", b"hello") as port:
+        yield port
 
 
 def test_host_port_is_unreachable(attacked: AttackTarget, port: int) -> None:

@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from hone.config import RunSettings
 from hone.integrations.verl.launch import plan_verl, write_files
@@ -13,6 +14,21 @@ from hone.rollout.store import Store
 from tests.integrations.verl.training import HERE, MODEL, PYTHON, REAL_VERL, environment, recipe, train
 
 pytestmark = REAL_VERL
+
+
+def found_by(script: str, *arguments: object, folder: Path) -> Any:
+    """Run a script of `in_verl` with verl's Python; return what it found."""
+    done = subprocess.run(
+        [PYTHON, HERE / "in_verl" / script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(folder),
+        cwd=folder,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-4000:]
+    return json.loads(lines[0].removeprefix("FOUND "))
 
 
 def test_agent_loop_gives_exact_rows_and_none_for_a_fault(tmp_path: Path) -> None:
@@ -27,17 +43,7 @@ def test_agent_loop_gives_exact_rows_and_none_for_a_fault(tmp_path: Path) -> Non
     plan = plan_verl(settings)
     write_files(plan)
 
-    done = subprocess.run(
-        [PYTHON, HERE / "in_verl" / "agent_loop.py", plan.files.agent_loop, MODEL, str(faults)],
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path),
-        cwd=tmp_path,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    assert lines, done.stderr[-4000:]
-    found = json.loads(lines[0].removeprefix("FOUND "))
+    found = found_by("agent_loop.py", plan.files.agent_loop, MODEL, str(faults), folder=tmp_path)
 
     assert found["rows"].count(0) == faults
     assert found["gap"] <= 1e-4
@@ -60,17 +66,7 @@ def test_reward_rises_in_twenty_steps_on_exact_logprobs(tmp_path: Path) -> None:
 
 
 def test_verl_computes_hones_advantages_of_branches_and_faults(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [PYTHON, HERE / "in_verl" / "advantages.py"],
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path),
-        cwd=tmp_path,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    assert lines, done.stderr[-4000:]
-    centred, divided = json.loads(lines[0].removeprefix("FOUND "))
+    centred, divided = found_by("advantages.py", folder=tmp_path)
 
     assert centred <= 1e-6
     assert divided <= 5e-6  # verl adds 1e-6 to the deviation

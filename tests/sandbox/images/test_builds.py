@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from tests.sandbox.images.oci import entry, make_layout, tar
 from tests.sandbox.images.test_killed import kill, wait_while_running, workers
 from tests.sandbox.images.traces import left
 from tests.sandbox.ordinary_user import run_as_ordinary_user
+from tests.services.answering import answering
 from tests.services.image import base_archive
 from tests.services.process import control_groups, require
 from tests.services.registry import Registry
@@ -48,22 +47,8 @@ def store(folder: Path) -> ImageStore:
 @pytest.fixture
 def listener() -> Iterator[int]:
     """The port of a server on this machine that answers every connection with `hi`."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.sendall(b"hi")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join()
+    with answering("127.0.0.1", b"hi") as port:
+        yield port
 
 
 def build(store: ImageStore, context: Path, tag: str, *, network: bool = False) -> Image:
