@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,29 +84,6 @@ def test_build_runs_once_for_all_callers(store: ImageStore, folder: Path, tmp_pa
     assert build(store, context, "once").digest == images[0].digest
     assert leftovers(folder) == []
     assert containers(folder) == ""
-
-
-def test_build_outlives_the_caller_that_began_it(store: ImageStore, tmp_path: Path) -> None:
-    context = write_context(tmp_path / "context", "FROM scratch\nCOPY Dockerfile /\n")
-    begun = threading.Event()
-    go_on = threading.Event()
-
-    def write(made: Path) -> None:
-        begun.set()
-        go_on.wait(60)
-        copied(context)(made)
-
-    async def run() -> Image:
-        first = asyncio.create_task(store.build(f"{NAME}:shared", write, network=False))
-        await asyncio.to_thread(begun.wait, 60)
-        second = asyncio.create_task(store.build(f"{NAME}:shared", unused, network=False))
-        await asyncio.sleep(0)  # the second joins
-        first.cancel()
-        await asyncio.wait([first])
-        go_on.set()
-        return await second
-
-    assert asyncio.run(run()).digest == build(store, context, "shared").digest
 
 
 def test_context_of_a_stored_image_is_not_written(store: ImageStore, tmp_path: Path) -> None:
