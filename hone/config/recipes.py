@@ -155,8 +155,8 @@ def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:
         file = find_recipe(parent, beside=path.parent)
         if not file.is_file():
             raise ConfigError(
-                f"{layer.where('extends')}: extends {parent!r}, which neither exists beside {path} nor comes "
-                "with Hone"
+                f"{layer.where('extends')}: extends {parent!r}, which does not exist beside {path} "
+                "and does not come with Hone"
             )
         yield from _layers(file, (*inside, here))
     yield layer

@@ -70,5 +70,5 @@ def test_unknown_recipe_names_the_nearest(given: str, said: str):
 
 def test_unknown_parent_is_an_error_with_its_line(elsewhere: Path):
     (elsewhere / "mine.toml").write_text('extends = "swe-9b"\n')
-    with pytest.raises(ConfigError, match=r"mine.toml, line 1: extends 'swe-9b', which neither"):
+    with pytest.raises(ConfigError, match=r"mine.toml, line 1: extends 'swe-9b', which does not exist"):
         resolve("mine.toml")
