@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 MAX_LINES, MAX_FUNCTION_LINES = 400, 60
 SOURCES = sorted((ROOT / "hone").rglob("*.py"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES += [ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 # A user's home directory, or the root of a checkout.
 MACHINE_PATHS = re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/(?!\.ssh)[.\w]|(?<![\w.$)}])/work/")
 CONTAINER_COMMANDS = ROOT / "hone" / "tasks" / "specifications" / "data"  # as their harnesses publish them

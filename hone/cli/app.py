@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from hone import __version__
-from hone.cli import agents, engine, images, servers, tasks, trajectory
+from hone.cli import agents, engine, images, recipes, servers, tasks, trajectory
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
@@ -44,6 +44,7 @@ for panel, commands in {
 }.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=TRAIN)
 app.add_typer(trajectory.app, name="trajectory", rich_help_panel=RUNS)
 app.add_typer(tasks.app, name="tasks", rich_help_panel=TASKS)
 app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)

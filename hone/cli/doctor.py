@@ -92,9 +92,7 @@ def _settings(recipe: Path | None, sets: list[str]) -> RunSettings | None:
     if recipe is not None:
         return resolve(recipe, sets, command="train")
     if sets:
-        raise UsageError(
-            "--set changes a recipe: pass one, such as hone doctor recipes/quickstart.toml --set ..."
-        )
+        raise UsageError("--set changes a recipe: pass one, such as hone doctor quickstart --set ...")
     return None
 
 

@@ -34,6 +34,7 @@ AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator"
 PROGRAMS = (
     "blackbox:qwen-code",
     "blackbox:qwen-code-acp",
+    "blackbox:qwen-code-small",
     "blackbox:mini-swe-agent",
     "blackbox:opencode",
     "blackbox:codex",
@@ -55,7 +56,10 @@ class Flags:
     """The command line of `hone eval`; None or False: not given."""
 
     recipe: Annotated[
-        Path | None, typer.Argument(metavar="RECIPE", help="Recipe (TOML file); flags override it.")
+        Path | None,
+        typer.Argument(
+            metavar="RECIPE", help="A name of `hone recipes list`, or a TOML file; flags override it."
+        ),
     ] = None
     agent: Annotated[
         str | None,
@@ -130,7 +134,7 @@ def evaluate(flags: Flags) -> int:
     Prints the resolve rate with its 95 % interval and writes report.html beside the results. Exit code 1 if
     infrastructure faults lost samples; the same command with --resume retries those.
 
-    [bold]Example[/bold]: hone eval recipes/quickstart.toml --model runs/quickstart/final --json
+    [bold]Example[/bold]: hone eval quickstart --model runs/quickstart/final --json
 
     [bold]Example[/bold]: hone eval --agent oracle --tasks tasks.jsonl -o results --slice 0:5
 

@@ -33,7 +33,7 @@ def _help_config(asked: bool) -> None:
 
 
 RecipeArgument = Annotated[
-    Path, typer.Argument(metavar="RECIPE", help="A TOML file, such as recipes/quickstart.toml.")
+    Path, typer.Argument(metavar="RECIPE", help="A name of `hone recipes list`, or a TOML file.")
 ]
 SetOption = Annotated[
     list[str] | None,

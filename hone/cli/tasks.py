@@ -36,7 +36,7 @@ def show(
 
     Without a recipe, the task comes from the built-in curriculum. --reveal adds hidden tests and gold patch.
 
-    [bold]Example[/bold]: hone tasks show recipes/quickstart.toml 3 --split test --reveal
+    [bold]Example[/bold]: hone tasks show quickstart 3 --split test --reveal
     """
     from hone.cli.output import print_json
     from hone.cli.task import print_task
@@ -64,7 +64,7 @@ def generate(
 ) -> None:
     """Write the tasks of a recipe to a JSONL file, for `tasks.source` of another recipe.
 
-    [bold]Example[/bold]: hone tasks generate recipes/quickstart.toml --out tasks.jsonl
+    [bold]Example[/bold]: hone tasks generate quickstart --out tasks.jsonl
     """
     from hone.tasks.formats import save
 

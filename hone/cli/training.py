@@ -38,9 +38,9 @@ NOT_REPLAYED = ("train.validate", "train.restarts", "train.max_idle_steps")
 
 
 def quickstart(
-    recipe: Annotated[Path, typer.Argument(metavar="[RECIPE]", help="A TOML file.")] = Path(
-        "recipes/quickstart.toml"
-    ),
+    recipe: Annotated[
+        Path, typer.Argument(metavar="[RECIPE]", help="A name of `hone recipes list`, or a TOML file.")
+    ] = Path("quickstart"),
     sets: SetOption = None,
     dry_run: DryRunOption = False,
     help_config: HelpConfigOption = False,
@@ -50,7 +50,7 @@ def quickstart(
     Stages: record demonstrations, train a new model on them (SFT), evaluate, train by reinforcement (RL),
     evaluate again.
 
-    [bold]Example[/bold]: hone quickstart recipes/quickstart.toml --dry-run
+    [bold]Example[/bold]: hone quickstart --dry-run
     """
 
     def job(settings: RunSettings, reporter: Reporter) -> tuple[dict[str, Any], Path]:
@@ -74,7 +74,7 @@ def sft(
     Demonstrations come from a file, from the stored rollouts of another run, or from a scripted agent that
     records them first. Run the same command again to continue.
 
-    [bold]Example[/bold]: hone sft recipes/quickstart.toml --set sft.epochs=2
+    [bold]Example[/bold]: hone sft quickstart --set sft.epochs=2
     """
 
     def job(settings: RunSettings, reporter: Reporter) -> SftReport:
@@ -96,7 +96,7 @@ def train(
 
     Run the same command again to continue after the last completed step; finished rollouts are reused.
 
-    [bold]Example[/bold]: hone train recipes/quickstart.toml --set train.steps=20
+    [bold]Example[/bold]: hone train swe-8b-tiny --set train.steps=4
     """
 
     def job(settings: RunSettings, reporter: Reporter) -> TrainReport:

@@ -1,6 +1,6 @@
 """Recipes and the settings of a run.
 
-settings = resolve("recipes/quickstart.toml", ["train.steps=3"])
+settings = resolve("quickstart", ["train.steps=3"])
 (settings.run_dir / "config.toml").write_text(dump(settings))
 """
 

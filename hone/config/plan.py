@@ -142,11 +142,12 @@ def _missing(settings: RunSettings, command: Command, devices: Devices) -> Itera
             setting = ENGINES[name].replace("engine", "model.path")
             yield f"the {name}'s model, in {model.path}: set {setting} to a folder or to a model on the hub"
     for source in _missing_sources(settings.tasks):
-        yield f"the tasks, in {source}: hone tasks import --help, docs/05-tasks.md"
+        yield f"the tasks, in {source}: see hone tasks import --help"
     unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]
     if unset and _has_ranks_elsewhere(settings, command, devices):
         variables = " and ".join(unset)
-        yield f"the ranks of the other machines: set {variables} and start them, docs/07-training.md"
+        worker = "torchrun ... -m hone.train.ranks.worker"
+        yield f"the ranks of the other machines: set {variables} and start `{worker}` on each machine"
 
 
 def _has_ranks_elsewhere(settings: RunSettings, command: Command, devices: Devices) -> bool:
