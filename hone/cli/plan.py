@@ -103,6 +103,12 @@ def print_plan(plan: Plan) -> None:
         }
     )
     print_devices(plan.machine)
+    print_findings(plan)
+    console().print("Nothing was started. Run the same command without --dry-run to start.")
+
+
+def print_findings(plan: Plan) -> None:
+    """Print what stands in the way of a run, what it will meet, and what its settings come from."""
     if plan.refusal:
         console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
     for path, (variable, value) in plan.variables.items():
@@ -111,6 +117,7 @@ def print_plan(plan: Plan) -> None:
         console().print(f"[dim]Unused keys of the agent's prompts: {escape(', '.join(plan.unused))}[/dim]")
     for name in plan.downloads:
         console().print(f"The run downloads {escape(name)}; before that: hf download {escape(name)}")
+    for warning in plan.warnings:
+        console().print(f"[yellow]Warning[/yellow]: {escape(warning)}")
     for prerequisite in plan.missing:
         console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")
-    console().print("Nothing was started. Run the same command without --dry-run to start.")

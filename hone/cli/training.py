@@ -184,6 +184,8 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
         {
             "demonstrations": str(taught["recorded"]) + right,
             "demonstrations graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",
+            "steps without training": report["steps_without_training"],
+            "tasks with equal rewards": report["tasks_with_equal_rewards"],
             "checkpoint": report["checkpoint"],
             "time": f"{report['seconds'] / 60:.1f} min",
             "peak memory": f"{report['peak_memory_gib']:.1f} GiB",

@@ -163,8 +163,9 @@ class Ledger:
             (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
             if bound != fingerprint:
                 raise LedgerError(
-                    "this run directory belongs to another recipe: run with that recipe, or choose another "
-                    "run directory"
+                    "this run directory belongs to another recipe: its settings are the same, but a file "
+                    "that they name has changed, or a version of Hone with other defaults began it; restore "
+                    "the file, or choose another run_dir"
                 )
 
     def dispatch(
