@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from hone.tasks.sources import CURRICULUM, load_splits
 from hone.train.ranks.calls import ADDRESS, KEY
 from hone.types import Task
 from hone.utils.devices import Devices, find_devices
+from hone.utils.text import as_url
 
 _FEW = 20  # tasks of the curriculum whose prompts are measured
 
@@ -151,7 +153,13 @@ def _missing(settings: RunSettings, command: Command, devices: Devices) -> Itera
             setting = ENGINES[name].replace("engine", "model.path")
             yield f"the {name}'s model, in {model.path}: set {setting} to a folder or to a model on the hub"
     for source in _missing_sources(settings.tasks):
-        yield f"the tasks, in {source}: hone tasks import --help, docs/05-tasks.md"
+        if url := as_url(source):
+            yield f"the tasks: {url} is a URL; pass a file, or the name of a data set on the hub (OWNER/NAME)"
+        else:
+            yield f"the tasks, in {source}: hone tasks import --help, docs/05-tasks.md"
+    agent = settings.agent
+    if command in SAMPLING and agent.kind == "mini-swe-agent" and find_spec("minisweagent") is None:
+        yield "the package of agent.kind = \"mini-swe-agent\": pip install 'hone-rl[mini-swe-agent]'"
     unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]
     if unset and _has_ranks_elsewhere(settings, command, devices):
         variables = " and ".join(unset)

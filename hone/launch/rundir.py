@@ -39,8 +39,8 @@ def require_own(settings: RunSettings) -> None:
         return
     if found := differences(identity_of(resolve(path)), identity_of(settings), str(settings.run_dir)):
         raise ConfigError(
-            f"{settings.run_dir} belongs to another recipe ({first_few(found, separator='; ')}): run with "
-            "these values, or choose another run_dir"
+            f"{settings.run_dir} belongs to another recipe ({first_few(found, separator='; ')}): run it with "
+            f"the values of {settings.run_dir}, or choose another run_dir"
         )
 
 

@@ -334,7 +334,10 @@ def _quoted(outcomes: Iterable[Outcome]) -> str:
 def _require_format(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
-        raise LedgerError(f"{path} is not a ledger of this version of Hone: choose another run directory")
+        raise LedgerError(
+            f"{path} has format {version}, and this version of Hone reads format {FORMAT}: continue with the "
+            "version that wrote it, or choose another run_dir"
+        )
 
 
 def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:
