@@ -163,9 +163,8 @@ class Ledger:
             (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
             if bound != fingerprint:
                 raise LedgerError(
-                    "this run directory belongs to another recipe: its settings are the same, but a file "
-                    "that they name has changed, or a version of Hone with other defaults began it; restore "
-                    "the file, or choose another run_dir"
+                    "this run directory belongs to another recipe: a file that the settings name has changed, "
+                    "or they got other defaults; restore them, or choose another run_dir"
                 )
 
     def dispatch(
@@ -334,10 +333,8 @@ def _quoted(outcomes: Iterable[Outcome]) -> str:
 def _require_format(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
-        raise LedgerError(
-            f"{path} has format {version}, and this version of Hone reads format {FORMAT}: continue with the "
-            "version that wrote it, or choose another run_dir"
-        )
+        known = f"{path} has format {version}, and this version of Hone reads format {FORMAT}"
+        raise LedgerError(f"{known}: continue with the version that wrote it, or choose another run_dir")
 
 
 def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:
