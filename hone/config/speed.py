@@ -71,10 +71,9 @@ def _sampling_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
     return turns * work.context * SAMPLED * per_token
 
 
-def cpu_seconds(settings: RunSettings, shape: Shape, *, trains: bool, samples: bool) -> float:
-    """Return the estimated seconds of one step on the CPU of this machine: what of it the CPU does."""
+def cpu_seconds(settings: RunSettings, shape: Shape, rollouts: int, *, trains: bool, samples: bool) -> float:
+    """Return the estimated seconds of `rollouts` on the CPU of this machine: what of their work it does."""
     speed = Speed(flops=CORE_FLOPS * (os.cpu_count() or 1), bandwidth=CPU_BANDWIDTH)
-    rollouts = settings.groups_per_step * settings.rollout.group_size
     work = StepWork(
         rollouts=rollouts,
         concurrent=min(settings.rollout.concurrent_episodes, rollouts),

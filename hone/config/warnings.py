@@ -93,9 +93,10 @@ def cpu_problem(settings: RunSettings, command: Command, devices: Devices, machi
         return ""
     does = " and ".join(["trains"] * trains + ["samples"] * samples)
     need = sum(device.total for device in machine.devices)
-    seconds, each = cpu_seconds(settings, shape, trains=trains, samples=samples), "a step"
-    if command == "eval":
-        seconds, each = seconds / (settings.groups_per_step * settings.rollout.group_size), "a rollout"
+    of_step = settings.groups_per_step * settings.rollout.group_size
+    rollouts = {"eval": 1, "sft": settings.sft.batch_size}.get(command, of_step)
+    each = "a rollout" if command == "eval" else "a step"
+    seconds = cpu_seconds(settings, shape, rollouts, trains=trains, samples=samples)
     return (
         f"the CPU {does} a policy of {shape.parameters / 1e9:.1f} billion parameters: about "
         f"{duration(round(seconds))} {each} and {need:.0f} GiB of memory; use a machine with a GPU, "

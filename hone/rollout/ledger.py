@@ -163,8 +163,8 @@ class Ledger:
             (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
             if bound != fingerprint:
                 raise LedgerError(
-                    "this run directory belongs to another recipe: a file that the settings name has changed, "
-                    "or they got other defaults; restore them, or choose another run_dir"
+                    "this run directory belongs to another recipe: a file that its settings name has "
+                    "changed, or their defaults have; restore them, or choose another run_dir"
                 )
 
     def dispatch(
