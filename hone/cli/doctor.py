@@ -41,11 +41,12 @@ def doctor(
     [bold]Example[/bold]: hone doctor recipes/quickstart.toml --engine http://localhost:8000
     """
     settings = _settings(recipe, sets or [])
-    plan = _plan(settings)
+    plan, problem = _plan(settings)
     groups = _checks(settings, engine or [])
     every = [check for checks in groups.values() for check in checks]
     less = [check.name for check in every if not check.required and not check.ok]
     missing = [check.name for check in every if check.required and not check.ok]
+    missing += [problem] if problem else []
     missing += [] if plan is None else [*filter(None, [plan.refusal]), *plan.missing]
     if as_json:
         _print_json(groups, plan, missing)
@@ -129,14 +130,18 @@ def _print_json(groups: Groups, plan: Plan | None, missing: list[str]) -> None:
     print_json(found)
 
 
-def _plan(settings: RunSettings | None) -> Plan | None:
-    """Return the plan of the recipe's training; of a quickstart, if the recipe names no model."""
+def _plan(settings: RunSettings | None) -> tuple[Plan | None, str]:
+    """Return the plan of the training (of a quickstart, if there is no model), or why there is none."""
     from hone.config import make_plan
+    from hone.utils.errors import HoneError
 
     if settings is None:
-        return None
+        return None, ""
     makes_model = settings.model is None and not settings.makes_model
-    return make_plan(settings, "quickstart" if makes_model else "train")
+    try:
+        return make_plan(settings, "quickstart" if makes_model else "train"), ""
+    except HoneError as error:  # the machine's checks are still worth printing
+        return None, str(error)
 
 
 def _settings(recipe: Path | None, sets: list[str]) -> RunSettings | None:

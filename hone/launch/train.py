@@ -99,7 +99,7 @@ async def run_training(
     """Train on `tasks`, and validate on `validation`; claim the run directory once everything is open."""
     _require_trainable(settings)
     _require_tasks(settings, tasks, validation)
-    settings = await asyncio.to_thread(place, settings, "train")
+    recipe, settings = settings, await asyncio.to_thread(place, settings, "train")
     _require_own_devices(settings)
     policy, teacher = await asyncio.to_thread(_find_models, settings)
     with (
@@ -118,7 +118,7 @@ async def run_training(
                 runtime, settings, settings.agent, chats(policy, engine, settings), scorers
             ) as context,
         ):
-            claim(settings)
+            claim(recipe)  # without the devices of this machine
             ledger.bind(fingerprint(settings))
             store = Store(settings.run_dir / "rollouts")
             rollouts = EpisodeRollouts(context, store, groups_per_step=settings.groups_per_step)
