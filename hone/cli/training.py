@@ -94,7 +94,8 @@ def train(
 ) -> None:
     """Train a policy by reinforcement learning on its own rollouts.
 
-    Run the same command again to continue after the last completed step; finished rollouts are reused.
+    Run the same command again to continue after the last completed step; finished rollouts are reused. Exit
+    code 1 if no step trained anything.
 
     [bold]Example[/bold]: hone train recipes/quickstart.toml --set train.steps=20
     """

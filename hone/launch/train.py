@@ -33,13 +33,13 @@ from hone.launch.validate import make_validator
 from hone.launch.weights import publisher
 from hone.policy.settings import ServerEngineSettings, TinkerEngineSettings
 from hone.rollout.attempts import EpisodeRollouts, Rollouts
+from hone.rollout.equal_rewards import describe_equal_rewards
 from hone.rollout.groups import GroupCollector, RolloutProgress
 from hone.rollout.ledger import Ledger
 from hone.rollout.lock import RunLock
 from hone.rollout.order import TaskOrder
 from hone.rollout.pipeline import Pipeline
 from hone.rollout.rewards import is_masked, weigh
-from hone.rollout.signal import describe_equal_rewards
 from hone.rollout.store import Store
 from hone.rollout.window import Window
 from hone.tasks.sources import check_proven, load_splits

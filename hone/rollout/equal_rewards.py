@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from hone.outcomes import Outcome
@@ -14,10 +13,10 @@ def describe_equal_rewards(entries: Iterable[Entry]) -> str | None:
 
     Only groups that a step consumed count. Example: "5 of 8: 3 resolved in every rollout, 2 in none".
     """
-    groups: dict[str, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[str, list[Entry]]] = {}  # task -> group -> its rollouts
     for entry in entries:
         if entry.step is not None:
-            groups[entry.task_id][entry.group_id].append(entry)
+            groups.setdefault(entry.task_id, {}).setdefault(entry.group_id, []).append(entry)
     silent = [
         [entry for group in groups_of_task.values() for entry in group]
         for groups_of_task in groups.values()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hone.outcomes import Outcome
+from hone.rollout.equal_rewards import describe_equal_rewards
 from hone.rollout.ledger import TRAINED, Ledger
-from hone.rollout.signal import describe_equal_rewards
 
 RESOLVED, UNRESOLVED = Outcome.RESOLVED, Outcome.UNRESOLVED
 
