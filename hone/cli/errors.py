@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,5 +89,5 @@ def _system(error: OSError | MemoryError) -> str:
     if error.errno == errno.EADDRINUSE:
         found = re.search(r"\('(?P<host>[^']+)', (?P<port>\d+)", str(error))
         port = f"port {found['port']} of {found['host']}" if found else "the port"
-        return f"{port} is taken by another process: choose another one with --port, or stop that process"
+        return f"{port} cannot be used ({os.strerror(error.errno)}): choose another one with --port"
     return f"{error.strerror or _one_line(error)}{where}"

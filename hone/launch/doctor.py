@@ -60,9 +60,7 @@ def engine_checks(urls: Sequence[str]) -> Iterator[Check]:
         try:
             found = find_endpoint(url)
         except EngineError as error:
-            effect = "no run can sample from it"
-            fix = "start it (`hone engine serve MODEL --port N`), or correct the address"
-            yield Check(name="engine", ok=False, detail=str(error), effect=effect, fix=fix)
+            yield Check(name="engine", ok=False, detail=str(error), effect="no run can sample from it")
             continue
         served = ", ".join(model.name for model in found.served) or "a list of models that is empty"
         yield Check(name="engine", ok=True, detail=f"{url}: {found.kind}, serves {served}")

@@ -225,6 +225,7 @@ def test_tests_with_other_names_must_be_named(recipe: Path):
     git(project, "init", "-q")
     git(project, "add", ".")
     git(project, "commit", "-qm", "First")
+    git(project, "commit", "-qm", "Second", "--allow-empty")
     documented("tests of unittest with other names", hone("tasks", "mine", project, "-o", "tasks.jsonl"))
     assert not list(Path().glob("tasks.jsonl*"))
 
