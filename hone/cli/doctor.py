@@ -83,10 +83,11 @@ def _print(groups: Groups, plan: Plan | None, missing: list[str], less: list[str
             out.print(Text(title, style="dim"))
         for check in checks:
             mark, style = _mark(check)
-            out.print(Text.assemble((f"{mark:<9}", style), (f"{check.name:<22}", "bold"), check.detail))
-            for line in (check.effect, check.fix and f"fix it with: {check.fix}") if not check.ok else ():
-                if line:
-                    out.print(Text(f"{'':<9}{'':<22}{line}"), soft_wrap=True)
+            line = Text.assemble((f"{mark:<9}", style), (f"{check.name:<22}", "bold"), check.detail)
+            out.print(line, soft_wrap=True)
+            for more in (check.effect, check.fix and f"fix it with: {check.fix}") if not check.ok else ():
+                if more:
+                    out.print(Text(f"{'':<9}{'':<22}{more}"), soft_wrap=True)
     out.print()
     if plan is not None:
         out.print(f"Devices: {plan.machine.machine}.", markup=False)
