@@ -172,7 +172,7 @@ def test_full_disk_during_an_evaluation_keeps_the_results(recipe: Path, tmp_path
     arguments += ("--set", "agent.prompts=tiny", "--set", "sandbox.memory_mib=512")
     try:
         done = hone(*arguments)
-        written = re.findall(r"the disk that holds (\S+) is full", done.stderr)[0]
+        written = re.findall(r"the disk is full \((\S+)\)", done.stderr)[0]
         documented("disk full during an evaluation", done, path=written)
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         assert hone(*arguments, "--resume").returncode == 0
