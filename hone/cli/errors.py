@@ -89,5 +89,5 @@ def _system(error: OSError | MemoryError) -> str:
     if error.errno == errno.EADDRINUSE:
         found = re.search(r"\('(?P<host>[^']+)', (?P<port>\d+)", str(error))
         port = f"port {found['port']} of {found['host']}" if found else "the port"
-        return f"{port} cannot be used ({os.strerror(error.errno)}): choose another one with --port"
+        return f"{port} cannot be used ({os.strerror(errno.EADDRINUSE)}): choose another one with --port"
     return f"{error.strerror or _one_line(error)}{where}"

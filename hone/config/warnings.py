@@ -14,8 +14,9 @@ from hone.config.run import SAMPLING, Command, RunSettings
 from hone.config.speed import cpu_seconds
 from hone.evaluate.words import duration
 from hone.policy.hub import TOKENIZERS, cached_model
-from hone.policy.settings import OpenAIEngineSettings
-from hone.types import Task
+from hone.policy.reply import ToolSpec
+from hone.policy.settings import ModelSettings, OpenAIEngineSettings
+from hone.types import Message, Task
 from hone.utils.devices import Devices
 
 LARGE = 1e9  # parameters from which a CPU is too slow
@@ -47,19 +48,18 @@ def prompt_problem(
     long_texts = [task for task in tasks if size(task) + _TEMPLATE_TOKENS > context]
     if not long_texts or importlib.util.find_spec("transformers") is None:
         return "", False
-    measure = _counter(settings, located.folder)
+    measure = _counter(model, located.folder)
     lengths: list[int] = []
     for task in long_texts:
-        lengths.append(measure(prompt(task), tools or None))
+        lengths.append(measure(prompt(task), tools))
         if len(lengths) >= _FITTING and max(lengths[-_FITTING:]) < context:
             break
     long = sum(length >= context for length in lengths)
     if not long:
         return "", False
-    whose = f"of the {len(tasks)} tasks" if long < len(tasks) else "of any task"
-    count = f"{long} {whose}" if long < len(tasks) else whose
+    whose = f"{long} of the {len(tasks)} tasks" if long < len(tasks) else "any task"
     problem = (
-        f"the first prompt {count} does not fit engine.context_tokens = {context} (the longest has at least "
+        f"the first prompt of {whose} does not fit engine.context_tokens = {context} (the longest has at least "
         f"{max(lengths)} tokens): set it to {_room(max(lengths), settings.sampling.max_tokens)} or more"
     )
     return problem, long == len(tasks)
@@ -70,14 +70,16 @@ def _room(prompt_tokens: int, reply_tokens: int) -> int:
     return -(-(prompt_tokens + reply_tokens) // 256) * 256
 
 
-def _counter(settings: RunSettings, folder: Path) -> Callable[..., int]:
+def _counter(settings: ModelSettings, folder: Path) -> Callable[[list[Message], Sequence[ToolSpec]], int]:
+    """Return a function that counts the tokens of a prompt."""
     from hone.policy.model import load_tokenizer, make_renderer  # imported on use: load transformers
 
-    assert settings.model is not None, "only called for a model"
-    renderer = make_renderer(
-        load_tokenizer(folder), settings.model.renderer, thinking=settings.model.thinking
-    )
-    return lambda messages, tools: len(renderer.render_ids(messages, tools=tools, add_generation_prompt=True))
+    renderer = make_renderer(load_tokenizer(folder), settings.renderer, thinking=settings.thinking)
+
+    def count(messages: list[Message], tools: Sequence[ToolSpec]) -> int:
+        return len(renderer.render_ids(messages, tools=list(tools) or None, add_generation_prompt=True))
+
+    return count
 
 
 def cpu_problem(settings: RunSettings, command: Command, devices: Devices, machine: MachinePlan) -> str:
