@@ -75,7 +75,7 @@ def _print(groups: Groups, plan: Plan | None, missing: list[str], less: list[str
     from rich.text import Text
 
     from hone.cli.output import console
-    from hone.cli.plan import print_devices, print_findings
+    from hone.cli.plan import print_devices, print_notes
 
     out = console()
     for title, checks in groups.items():
@@ -92,7 +92,7 @@ def _print(groups: Groups, plan: Plan | None, missing: list[str], less: list[str
     if plan is not None:
         out.print(f"Devices: {plan.machine.machine}.", markup=False)
         print_devices(plan.machine)
-        print_findings(plan)
+        print_notes(plan)
     if missing:
         out.print(f"Not ready: {'; '.join(missing)}.", markup=False)
     else:

@@ -103,14 +103,16 @@ def print_plan(plan: Plan) -> None:
         }
     )
     print_devices(plan.machine)
-    print_findings(plan)
+    if plan.refusal:
+        console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
+    print_notes(plan)
+    for prerequisite in plan.missing:
+        console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")
     console().print("Nothing was started. Run the same command without --dry-run to start.")
 
 
-def print_findings(plan: Plan) -> None:
-    """Print what stands in the way of a run, what it will meet, and what its settings come from."""
-    if plan.refusal:
-        console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
+def print_notes(plan: Plan) -> None:
+    """Print what a run will meet, what it downloads, and which variables its settings come from."""
     for path, (variable, value) in plan.variables.items():
         console().print(f"{path} = {value} is from the environment variable {variable}", markup=False)
     if plan.unused:
@@ -119,5 +121,3 @@ def print_findings(plan: Plan) -> None:
         console().print(f"The run downloads {escape(name)}; before that: hf download {escape(name)}")
     for warning in plan.warnings:
         console().print(f"[yellow]Warning[/yellow]: {escape(warning)}")
-    for prerequisite in plan.missing:
-        console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")

@@ -59,8 +59,8 @@ def prompt_problem(
         return "", False
     whose = f"{long} of the {len(tasks)} tasks" if long < len(tasks) else "any task"
     problem = (
-        f"the first prompt of {whose} does not fit engine.context_tokens = {context} (the longest has at least "
-        f"{max(lengths)} tokens): set it to {_room(max(lengths), settings.sampling.max_tokens)} or more"
+        f"the first prompt of {whose} does not fit engine.context_tokens = {context} (the longest has at "
+        f"least {max(lengths)} tokens): set it to {_room(max(lengths), settings.sampling.max_tokens)} or more"
     )
     return problem, long == len(tasks)
 
