@@ -24,6 +24,7 @@ from hone.cli.options import (
     require_choice,
     run_job,
 )
+from hone.utils.text import visible
 
 if TYPE_CHECKING:
     from hone.config import Layer, RunSettings
@@ -132,7 +133,8 @@ def evaluate(flags: Flags) -> int:
     """Evaluate a fixed policy, or a scripted agent, on held-out tasks.
 
     Prints the resolve rate with its 95 % interval and writes report.html beside the results. Exit code 1 if
-    infrastructure faults lost samples; the same command with --resume retries those.
+    infrastructure faults lost samples, which the same command with --resume retries, or if no sample has a
+    token of the policy.
 
     [bold]Example[/bold]: hone eval quickstart --model runs/quickstart/final --json
 
@@ -160,7 +162,10 @@ def evaluate(flags: Flags) -> int:
     if summary is None:
         return 0
     print_evaluation(summary, as_json=flags.as_json)
-    return FAILED if any(each["errors"] for each in summary.get("evaluations", [summary])) else 0
+    evaluations = summary.get("evaluations", [summary])
+    for problem in dict.fromkeys(each["problem"] for each in evaluations if each["problem"]):
+        typer.echo(f"hone: {visible(problem)}", err=True)
+    return FAILED if any(each["errors"] or each["problem"] for each in evaluations) else 0
 
 
 def to_sets(flags: Flags) -> list[str | Layer]:

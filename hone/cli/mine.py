@@ -149,7 +149,7 @@ def _try(
     limit: int | None,
     reporter: Reporter,
 ) -> None:
-    """Try the candidates that the journal does not contain."""
+    """Try the candidates that the journal does not contain; without any, no sandbox starts."""
     from hone.curate.mining.mine import Result, mine, read_results
     from hone.curate.runner import Runner
     from hone.launch.tasks import run_in_sandboxes
@@ -158,6 +158,8 @@ def _try(
     to_try = [each for each in selection.candidates if each.id not in known]
     if len(to_try) < len(selection.candidates):
         reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
+    if not to_try:
+        return
     tasks = sum(result.task is not None for result in known.values())
 
     async def work(runner: Runner, stage: Stage) -> None:
@@ -197,6 +199,7 @@ def _print(found: Report, commits: int, out: Path, *, as_json: bool) -> None:
 
     if as_json:
         print_json(_as_json(found, commits, out))
+        _advise(found, commits)
         return
     for title, counts in (("not tried", found.skipped), ("tried and refused", found.refused)):
         if counts:
@@ -206,3 +209,14 @@ def _print(found: Report, commits: int, out: Path, *, as_json: bool) -> None:
         f"{where}{len(found.tasks)} tasks; {found.tried} of {found.candidates} candidates were tried, "
         f"of {commits} commits."
     )
+    _advise(found, commits)
+
+
+def _advise(found: Report, commits: int) -> None:
+    """Say what to do when no commit became a task."""
+    if not found.tasks:
+        typer.echo(
+            f"hone: no commit of {commits} became a task: if the project's tests are not called test_*.py, "
+            "name them with --tests; or seed bugs with `hone tasks mutate`",
+            err=True,
+        )

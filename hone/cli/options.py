@@ -164,7 +164,13 @@ def run_job(
         raise ConfigError(plan.refusal)
     if plan.missing:
         raise ConfigError(f"missing prerequisites: {'; '.join(plan.missing)}")
-    return run_with_progress(lambda reporter: job(settings, reporter))
+
+    def warned(reporter: Reporter) -> Result:
+        for warning in plan.warnings:
+            reporter.note(f"Warning: {warning}")
+        return job(settings, reporter)
+
+    return run_with_progress(warned)
 
 
 def run_with_progress(job: Callable[[Reporter], Result]) -> Result:

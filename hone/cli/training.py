@@ -94,7 +94,8 @@ def train(
 ) -> None:
     """Train a policy by reinforcement learning on its own rollouts.
 
-    Run the same command again to continue after the last completed step; finished rollouts are reused.
+    Run the same command again to continue after the last completed step; finished rollouts are reused. Exit
+    code 1 if no step trained anything.
 
     [bold]Example[/bold]: hone train swe-8b-tiny --set train.steps=4
     """
@@ -184,6 +185,8 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
         {
             "demonstrations": str(taught["recorded"]) + right,
             "demonstrations graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",
+            "steps without training": report["steps_without_training"],
+            "tasks with equal rewards": report["tasks_with_equal_rewards"],
             "checkpoint": report["checkpoint"],
             "time": f"{report['seconds'] / 60:.1f} min",
             "peak memory": f"{report['peak_memory_gib']:.1f} GiB",

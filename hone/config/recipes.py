@@ -24,6 +24,7 @@ from hone.config.fields import ConfigError, choose, discriminator, nearest, vari
 from hone.config.run import Command, RunSettings
 from hone.config.variables import SYSTEMS, Given, read_variables
 from hone.settings import Mark, Settings
+from hone.utils.text import as_url
 
 Tree = dict[str, Any]
 
@@ -166,6 +167,10 @@ def _read(path: Path) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
+        if url := as_url(path):
+            raise ConfigError(
+                f"{url} is a URL: download the recipe, and the ones that it extends, and pass its path"
+            ) from None
         raise ConfigError(f"there is no recipe {path}{_recipe_hint(path)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a directory: pass the recipe file in it") from None

@@ -83,7 +83,8 @@ def validate_tasks(
         return run_in_sandboxes(Grader, settings, stage, work, keep_repositories=False)
     except (GraderError, SandboxError) as error:
         kept = f"{len(journal)} of {len(tasks)} tasks are decided"
-        where = f" and kept in {journal.path}: run the same command again to continue" if journal.path else ""
+        kept_in_file = journal.path is not None and len(journal) > 0
+        where = f" and kept in {journal.path}: run the same command again to continue" if kept_in_file else ""
         raise GraderError(f"{error}. {kept}{where}") from error
 
 

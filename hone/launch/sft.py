@@ -19,7 +19,7 @@ from hone.launch.metrics import open_metrics
 from hone.launch.placement import place
 from hone.launch.policy import Policy, load_policy, pin_policy
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim, replace_symlink, with_model
+from hone.launch.rundir import claim, replace_symlink, require_own, with_model
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.chat import encode_conversation
 from hone.policy.errors import PolicyError
@@ -53,7 +53,7 @@ def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
     The demonstrations come from `demonstrations.path`, or are recorded first. What is kept of those, and why
     the others are not, is noted and written to `selection.jsonl` of the run directory.
     """
-    claim(settings)
+    require_own(settings)
     wanted = settings.demonstrations
     if not wanted.path:
         return run_sft(settings, asyncio.run(_open_and_record(settings, reporter)), reporter)
@@ -73,6 +73,7 @@ async def _open_and_record(settings: RunSettings, reporter: Reporter) -> list[De
     async with open_runtime(settings) as runtime:
         tasks = load_splits(settings.tasks).train
         check_gradeable(tasks)
+        claim(settings)
         return await record(settings, runtime, reporter, tasks=tasks)
 
 
@@ -92,7 +93,7 @@ async def record(
 def run_sft(
     settings: RunSettings, examples: Sequence[Demonstration | Trajectory], reporter: Reporter
 ) -> SftReport:
-    """Train in a claimed run directory from its last checkpoint; blocks."""
+    """Train from the last checkpoint; claim the run directory once the learner is open. Blocks."""
     pin_policy(settings)
     policy = load_policy(place(settings, "sft"))
 
@@ -113,6 +114,7 @@ def run_sft(
         open_metrics(settings, reporter, kind="sft") as metrics,
         reporter.stage("supervised training") as stage,
     ):
+        claim(settings)
 
         def on_step(step: int, steps: int, measured: Mapping[str, float]) -> None:
             nonlocal last
@@ -213,7 +215,6 @@ def _train_on(settings: RunSettings, recorded: Sequence[Demonstration], reporter
     below = with_model(
         settings.model_copy(update={"run_dir": settings.run_dir / "sft", "train": train}), base
     )
-    claim(below)
     return run_sft(below, recorded, reporter).checkpoint
 
 

@@ -163,8 +163,8 @@ class Ledger:
             (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
             if bound != fingerprint:
                 raise LedgerError(
-                    "this run directory belongs to another recipe: run with that recipe, or choose another "
-                    "run directory"
+                    "this run directory belongs to another recipe: a file that its settings name has "
+                    "changed, or their defaults have; restore them, or choose another run_dir"
                 )
 
     def dispatch(
@@ -333,7 +333,8 @@ def _quoted(outcomes: Iterable[Outcome]) -> str:
 def _require_format(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
-        raise LedgerError(f"{path} is not a ledger of this version of Hone: choose another run directory")
+        known = f"{path} has format {version}, and this version of Hone reads format {FORMAT}"
+        raise LedgerError(f"{known}: continue with the version that wrote it, or choose another run_dir")
 
 
 def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:

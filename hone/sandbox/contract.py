@@ -321,6 +321,7 @@ class Check:
     detail: str  # how it is enforced, or the problem
     fix: str = ""  # the command that fixes it
     required: bool = True  # False: optional
+    effect: str = ""  # what does not work without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,10 @@ def check_complete(task: Task) -> None:
     The content of images and local repositories is not checked.
     """
     if not task.checks.fail_to_pass:
-        raise TaskError(f"task {task.id}: it names no test that the fix must make pass (`fail_to_pass`)")
+        raise TaskError(
+            f"task {task.id}: it names no test that the fix must make pass: set `fail_to_pass`, or leave the "
+            "task out"
+        )
     image = task.environment.image
     if image.startswith("repo:") and not task.environment.commit:
         raise TaskError(f"task {task.id}: its environment names no commit of {image.removeprefix('repo:')}")

@@ -309,6 +309,18 @@ def test_doctor_reports_ready_and_enforced_limits(hone: Hone):
 
 
 @pytest.mark.sandbox
+def test_doctor_says_what_follows_from_each_check_as_json(hone: Hone):
+    code, out, _ = hone("doctor", "--engine", "http://127.0.0.1:9", "--json")
+    found = json.loads(out)
+    assert (code, found["ready"], found["missing"]) == (1, False, ["engine"])
+    checks = {check["name"]: check for check in found["checks"]}
+    assert {"GPU", "torch", "memory", "disk: runs", "bubblewrap", "docker", "skopeo"} <= checks.keys()
+    assert checks["engine"]["effect"] == "no run can sample from it"
+    assert "the model server at http://127.0.0.1:9 does not answer" in checks["engine"]["detail"]
+    assert all(check["effect"] or check["fix"] for check in checks.values() if check["state"] != "ok")
+
+
+@pytest.mark.sandbox
 def test_doctor_prints_missing_checks_and_fixes(hone: Hone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, _ = hone("doctor")
