@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hone.tasks.bundles import LOCAL
 from hone.tasks.errors import TaskError
 from hone.tasks.python import find_interpreter, install
 from hone.tasks.python.compiled import build_in_place
@@ -19,7 +20,6 @@ from hone.utils.text import digest
 
 BRANCH = "main"
 _COMPILED = "The files that the build of the extensions writes"
-LOCAL = "repo:"  # prefix of the image of a task whose repository is on this machine
 _FIRST_DATE = 1_700_000_000  # Unix time; commits are an hour apart, so that hashes never change
 _IDENTITY = identity("Hone", "hone@localhost", date=f"{_FIRST_DATE} +0000")
 
