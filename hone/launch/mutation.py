@@ -60,7 +60,7 @@ def seed_bugs(run: RunSettings, job: MutationJob, reporter: Reporter) -> Mutatio
             left = pace(gained, job.count - len(admitted), time.monotonic() - started) if gained > 0 else ""
             stage.set_status(", ".join(filter(None, (message, left))))
 
-        return await mutate(
+        report = await mutate(
             job.repository,
             runner,
             count=job.count,
@@ -71,6 +71,9 @@ def seed_bugs(run: RunSettings, job: MutationJob, reporter: Reporter) -> Mutatio
             journal=journal,
             progress=progress,
         )
+        stage.set_done(len(report.tasks))
+        stage.set_status(f"{report.ran} bugs tried")
+        return report
 
     stage = reporter.stage("seeding bugs", job.count)
     report = run_in_sandboxes(Runner, run, stage, work, keep_repositories=False)

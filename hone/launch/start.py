@@ -26,9 +26,7 @@ from hone.launch.mutation import MutationJob, seed_bugs
 from hone.launch.reporter import Reporter
 from hone.launch.rundir import with_model
 from hone.launch.runtime import open_runtime
-from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.start_recipe import Hardware, make_recipe
-from hone.launch.train import train
 from hone.tasks.division import divide, write_sets
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import save
@@ -102,7 +100,7 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
             reporter.note(f"No baseline and no training here: {why_not}.")
         else:
             baseline = _baseline(job, settings, reporter)
-            checkpoint = train(settings, reporter).checkpoint
+            checkpoint = _train(settings, reporter)
         return Started(
             tests=len(files.paths),
             mined=made["mined"]["tasks"],
@@ -292,8 +290,17 @@ def _baseline(job: StartJob, settings: RunSettings, reporter: Reporter) -> dict[
     return evaluate(settings, reporter, out=job.out / "baseline")
 
 
+def _train(settings: RunSettings, reporter: Reporter) -> Path:
+    """Train; return the last checkpoint."""
+    from hone.launch.train import train  # loads torch, which the stages before do not need
+
+    return train(settings, reporter).checkpoint
+
+
 async def _start_model(settings: RunSettings, reporter: Reporter) -> Path:
     """Return the tiny model that the training starts from; it is made on first use."""
+    from hone.launch.sft import make_start_model, split_demonstrated  # loads torch
+
     async with open_runtime(settings) as runtime:
         demonstrated, _ = split_demonstrated(settings, load_splits(settings.tasks).train)
         return (await make_start_model(settings, runtime, reporter, demonstrated))[0]
