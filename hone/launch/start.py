@@ -37,6 +37,7 @@ from hone.utils.files import write_file
 
 _TRIES = 6  # candidates of the history for each task that is wanted, so that mining ends within the hour
 _FEWEST = 3  # tasks for a training and a test set
+_TRAINED = 2  # of these, for training: the tiny model gets demonstrations of one, and RL on the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,11 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
         ConfigError: the model or a setting cannot be used, or the folder belongs to another run.
     """
     repository = open_repository(job.repository)
+    head = repository.commit("HEAD")
+    _look(job, repository, head, reporter)
+    make_recipe(
+        job.out, job.model, _FEWEST, job.sets
+    )  # a wrong model or setting is said before anything slow
     about = {
         "repository": str(job.repository.resolve()),
         "tests": list(job.tests),
@@ -86,10 +92,15 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
     }
     journal = Journal(job.out / "start.jsonl", about)
     with _clock(journal) as minutes:
-        files = _look(job, repository, journal, reporter)
+        commit = _stage(journal, "commit", lambda: {"id": head})["id"]
+        if commit != head:
+            reporter.note(
+                f"{job.repository} has new commits since {job.out} began at {commit[:10]}: they are not used."
+            )
+        files = find_tests(job, repository, commit)
         made = {
-            "mined": _stage(journal, "mined", lambda: _mine(run, job, files, journal, reporter)),
-            "seeded": _stage(journal, "seeded", lambda: _seed(run, job, files, journal, reporter)),
+            "mined": _stage(journal, "mined", lambda: _mine(run, job, files, commit, reporter)),
+            "seeded": _stage(journal, "seeded", lambda: _seed(run, job, files, commit, reporter)),
         }
         tasks = _collect(job, made, reporter)
         divided = _stage(journal, "split", lambda: _split(job, tasks, reporter))
@@ -138,22 +149,14 @@ def open_repository(path: Path) -> Repository:
     return repository
 
 
-def _look(job: StartJob, repository: Repository, journal: Journal, reporter: Reporter) -> TestFiles:
-    """Return the test files; note the commit, so that every start works on the same one."""
-    head = repository.commit("HEAD")
-    seen = _stage(journal, "commit", lambda: {"id": head})["id"]
-    if seen != head:
-        reporter.note(
-            f"{job.repository} has new commits since {job.out} began at {seen[:10]}: they are not used."
-        )
+def _look(job: StartJob, repository: Repository, commit: str, reporter: Reporter) -> None:
+    """Note the tests of a commit, and changes that are in none. Raises TaskError without tests."""
     if changed := uncommitted(repository):
         reporter.note(
-            f"{job.repository} has uncommitted changes in {len(changed)} files, such as "
-            f"{changed[0]}. No task "
-            "has them: commit them and choose another -o to include them."
+            f"{job.repository} has uncommitted changes in {len(changed)} files, such as {changed[0]}. "
+            "No task has them: commit them and choose another -o to include them."
         )
-    globs = (*job.tests, *configured_tests(repository, seen))
-    files = find_test_files(repository, seen, globs)
+    files = find_tests(job, repository, commit)
     if not files.paths:
         raise TaskError(
             f"{job.repository} has no tests that Hone finds (test_*.py, *_test.py, tests/, or what the "
@@ -162,7 +165,11 @@ def _look(job: StartJob, repository: Repository, journal: Journal, reporter: Rep
     reporter.note(
         f"{job.repository}: {len(files.pytest)} test files of pytest and {len(files.unittest)} of unittest."
     )
-    return files
+
+
+def find_tests(job: StartJob, repository: Repository, commit: str) -> TestFiles:
+    """Return the test files of a commit: those that Hone finds, and those of `job.tests`."""
+    return find_test_files(repository, commit, (*job.tests, *configured_tests(repository, commit)))
 
 
 def uncommitted(repository: Repository) -> list[str]:
@@ -178,7 +185,7 @@ def uncommitted(repository: Repository) -> list[str]:
 
 
 def _mine(
-    run: RunSettings, job: StartJob, files: TestFiles, journal: Journal, reporter: Reporter
+    run: RunSettings, job: StartJob, files: TestFiles, commit: str, reporter: Reporter
 ) -> dict[str, Any]:
     settings = MiningSettings(repeats=job.repeats, tests=(*job.tests, *files.paths))
     mined = mine_repository(
@@ -187,7 +194,7 @@ def _mine(
             repository=job.repository,
             out=job.out / "mined.jsonl",
             settings=settings,
-            branch=journal.get("commit")["id"],
+            branch=commit,
             issues={},
             limit=job.limit,
             tries=_TRIES * job.limit,
@@ -207,13 +214,13 @@ def _mine(
 
 
 def _seed(
-    run: RunSettings, job: StartJob, files: TestFiles, journal: Journal, reporter: Reporter
+    run: RunSettings, job: StartJob, files: TestFiles, commit: str, reporter: Reporter
 ) -> dict[str, Any]:
     seeding = MutationJob(
         repository=job.repository,
         out=job.out / "seeded.jsonl",
         count=job.limit,
-        commit=journal.get("commit")["id"],
+        commit=commit,
         tests=files.paths,
         repeats=job.repeats,
     )
@@ -238,16 +245,22 @@ def _collect(job: StartJob, made: dict[str, dict[str, Any]], reporter: Reporter)
     tasks = [task for name in made if made[name]["tasks"] for task in load_all(job.out / f"{name}.jsonl")]
     if len(tasks) < _FEWEST:
         said = "; ".join(f"{kind}: {each['refused']}" for kind, each in made.items() if each["refused"])
-        raise TaskError(
-            f"{job.repository} gives {len(tasks)} tasks, too few for a training and a test set"
-            f"{f' ({said})' if said else ''}. Pass --tests where it has more tests, or another repository"
-        )
+        raise TaskError(_too_few(job, tasks, said))
     save(tasks, job.out / "tasks.jsonl")
     return tasks
 
 
+def _too_few(job: StartJob, tasks: Sequence[Task], said: str) -> str:
+    return (
+        f"{job.repository} gives {len(tasks)} tasks, too few for a training and a test set"
+        f"{f' ({said})' if said else ''}. Pass --tests where it has more tests, or another repository"
+    )
+
+
 def _split(job: StartJob, tasks: Sequence[Task], reporter: Reporter) -> dict[str, Any]:
     division = divide(tasks)
+    if len(division.splits.train) < _TRAINED:
+        raise TaskError(_too_few(job, tasks, f"each {division.level} is in one set"))
     write_sets(division.splits, job.out)
     sizes = {name: len(chosen) for name, chosen in division.splits.named() if chosen}
     reporter.note(

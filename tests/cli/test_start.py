@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hone.cli import main
+from hone.curate.journal import Journal
 from hone.tasks.formats import save
 from hone.tasks.sources import load_all
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
@@ -60,7 +61,7 @@ def refusal(hone: Hone, path: str | Path, out: Path) -> str:
     """What is printed instead of a start; nothing is made."""
     code, _, err = hone("start", path, "-o", out)
     assert code in (1, 2)
-    assert not list(out.rglob("*.jsonl")) or (out / "start.jsonl").exists()
+    assert not out.exists()
     return err.splitlines()[-1]
 
 
@@ -100,18 +101,30 @@ def test_repository_without_tests_is_refused_and_told_of_changes(hone: Hone, tmp
     project = Project(tmp_path / "shop", {"shop.py": "x = 1\n", "checks.py": "def test_x():\n    pass\n"})
     project.write({"shop.py": "x = 2\n"})
     code, _, err = hone("start", project.folder, "-o", tmp_path / "out")
-    assert code == 1
+    assert (code, (tmp_path / "out").exists()) == (1, False)
     assert "has uncommitted changes in 1 files, such as shop.py. No task has them: commit them" in err
     assert "has no tests that Hone finds" in err
     assert "pass their folder or files with --tests" in err
 
 
 def test_folder_of_another_run_is_refused(hone: Hone, tmp_path: Path) -> None:
-    project = Project(tmp_path / "shop", {"shop.py": "x = 1\n"})
-    refusal(hone, project.folder, tmp_path / "out")
-    code, _, err = hone("start", project.folder, "-o", tmp_path / "out", "--limit", "3")
+    project = Project(tmp_path / "shop")
+    Journal(tmp_path / "out" / "start.jsonl", {"limit": 3})
+    code, _, err = hone("start", project.folder, "-o", tmp_path / "out", "--limit", "4")
     assert code == 1
-    assert "belongs to another run, which differs in limit" in err
+    assert "start.jsonl belongs to another run, which differs in" in err
+    assert "limit (3 there, 4 here)" in err
+
+
+def test_wrong_model_or_setting_is_refused_before_anything_else(hone: Hone, tmp_path: Path) -> None:
+    project = Project(tmp_path / "shop")
+    nowhere, out = tmp_path / "nowhere", tmp_path / "out"
+    code, _, err = hone("start", project.folder, "-o", out, "--model", nowhere)
+    assert (code, out.exists()) == (2, False)
+    assert f"there is no model folder {nowhere}" in err
+    code, _, err = hone("start", project.folder, "-o", out, "--set", "train.step=3")
+    assert (code, out.exists()) == (2, False)
+    assert "did you mean train.steps?" in err
 
 
 def test_split_writes_sets_that_show_reads(hone: Hone, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from hone.tasks.files import read_rows
 from hone.tasks.rows import text
 
 _SHOWN_NAMES = 12
-_MIN_NAME = 5  # letters; shorter names are words that any text has
+_CODE_NAME = re.compile(r"[A-Za-z0-9]_|[a-z][A-Z]")  # other names are words that any text may have
 _IMPORT = re.compile(r"(?:import|from) ")
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)
 
@@ -123,7 +123,7 @@ async def _from_writer(
 def hidden_names(parts: CommitParts) -> set[str]:
     """Return the names that only the fix introduces and that no test uses: a text with one knows the fix."""
     made = identifiers(parts.sources_after.values()) - parts.known - identifiers(parts.tests_after.values())
-    return {name for name in made if len(name) >= _MIN_NAME} - set(dir(builtins))
+    return {name for name in made if _CODE_NAME.search(name)} - set(dir(builtins))
 
 
 def references(message: str) -> list[int]:
