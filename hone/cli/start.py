@@ -23,32 +23,35 @@ if TYPE_CHECKING:
 _ADDRESSES = ("://", "git@")
 
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER|NAME",
+        help="Model to train: its folder, or its name on the hub; default: a tiny one of the run.",
+    ),
+]
+TestsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GLOB", help="Folders or files of tests, besides those that Hone finds; may be repeated."
+    ),
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of all files; default: runs/NAME.")
+]
+LimitOption = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Tasks to mine, and bugs to seed, at most.")
+]
+RepeatOption = Annotated[int, typer.Option(min=1, metavar="N", help="Gradings of each patch for its proof.")]
+
+
 def start(
     path: Annotated[str, typer.Argument(metavar="PATH", help="Folder of a git repository in Python.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Folder of all files; default: runs/NAME."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER|NAME",
-            help="Model to train: its folder, or its name on the hub; default: a tiny one of the run.",
-        ),
-    ] = None,
-    tests: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB",
-            help="Folders or files of tests, besides those that Hone finds; may be repeated.",
-        ),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Tasks to mine, and bugs to seed, at most.")
-    ] = 50,
-    repeat: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Gradings of each patch for its proof.")
-    ] = 3,
+    out: OutOption = None,
+    model: ModelOption = None,
+    tests: TestsOption = None,
+    limit: LimitOption = 50,
+    repeat: RepeatOption = 3,
     provider: ProviderOption = "namespaces",
     sets: SetOption = None,
     as_json: JsonOption = False,
