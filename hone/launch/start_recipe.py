@@ -11,9 +11,14 @@ from hone.config import ConfigError, Layer, RunSettings, assign, resolve
 from hone.config.device_plan import plan_devices
 from hone.config.models import policy_shape
 from hone.config.placement import devices_of_run
+from hone.config.shapes import known_shape
+from hone.policy.hub import cached_model, config_folder
+from hone.policy.model import DEFAULT_CONTEXT, longest_context
+from hone.policy.settings import ModelSettings
 from hone.utils.devices import Devices, equal_devices, find_devices
 
 CPU_PARAMETERS = 50_000_000  # of the largest model that a machine without a GPU trains in reasonable time
+_CPU_CONTEXT = 8192  # tokens
 _SANDBOXES = ("sandbox.memory_mib=2048", "sandbox.pids=512", "sandbox.disk_mib=2048")
 # A model of a million parameters that the run makes itself: it shows the whole way on two cores.
 _TINY = (
@@ -44,7 +49,6 @@ _LARGE = (
     "groups_per_step=8",
     "agent={turn_limit=20, command_timeout_s=180}",
     "engine.kind=vllm",
-    "engine.context_tokens=32768",
     "sampling={temperature=1.0, max_tokens=4096}",
     "rollout={group_size=8, concurrent_episodes=16, time_limit_s=1800}",
     "train.steps=100",
@@ -63,11 +67,17 @@ _EIGHT_GPUS = (
     *("train.learner=ranks", "train.ranks=4", "train.parallel.sequence=2"),
     *("engine.servers=2", "engine.tensor_parallel=2"),
 )
+_EIGHT_SHARED = (
+    *("placement.colocate=true", "engine.gpu_memory_fraction=0.5"),
+    *("train.learner=ranks", "train.ranks=8", "train.parallel.sequence=2"),
+    *("engine.servers=2", "engine.tensor_parallel=4"),
+)
 _MACHINES = (
     (_ONE_GPU, 1, 24.0),
     (_ONE_GPU, 1, 80.0),
     (_FOUR_GPUS, 4, 80.0),
     (_EIGHT_GPUS, 8, 80.0),
+    (_EIGHT_SHARED, 8, 80.0),
 )
 
 
@@ -105,9 +115,21 @@ def make_recipe(
     files.append(assign("--model", "model.path", model))
     small = resolve(None, [*files, *_SMALL, *sets])
     shape, _ = policy_shape(small, "train")
+    longest = _longest_context(model)
     if shape is not None and shape.parameters <= CPU_PARAMETERS:
+        context = assign("--model", "engine.context_tokens", min(longest, _CPU_CONTEXT))
+        small = resolve(None, [*files, *_SMALL, context, *sets])
         return small, Hardware(machine=_this_machine(small), here=_problem_here(small))
+    files.append(assign("--model", "engine.context_tokens", longest))
     return _for_gpus(files, sets)
+
+
+def _longest_context(model: str) -> int:
+    """Return the model's context length, at most DEFAULT_CONTEXT."""
+    settings = ModelSettings(path=Path(model))
+    if known_shape(model) is not None and cached_model(settings) is None:
+        return DEFAULT_CONTEXT
+    return min(longest_context(config_folder(settings)) or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
 
 
 def _for_gpus(files: Sequence[str | Layer], sets: Sequence[str | Layer]) -> tuple[RunSettings, Hardware]:
