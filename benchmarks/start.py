@@ -1,9 +1,10 @@
 """`hone start` on repositories, one after the other: minutes, tasks by kind, and statements to read.
 
-    python benchmarks/start.py FOLDER ... --out DIR [--limit 4] [--repeat 2] [--statements 20]
+    python benchmarks/start.py FOLDER ... --out DIR [--limit 4] [--repeat 2] [--model NAME] [--statements 20]
 
 Each FOLDER is a clone with its history; one command is typed for each. The same line continues a stopped run.
-Prints the statements of mined and seeded tasks in turn, for reading, and ends with one line of JSON.
+With --model, a run ends with the recipe where this machine cannot train the model. Prints the statements of mined
+and seeded tasks in turn, for reading, and ends with one line of JSON.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def start(repository: Path, out: Path, arguments: Sequence[str]) -> dict[str, An
         "exit_code": done.returncode,
         "minutes": noted.get("minutes"),
         **{name: noted[name] for name in ("mined", "seeded") if name in noted},
-        **{name: found.get(name) for name in ("sets", "level", "baseline", "checkpoint", "stopped")},
+        **{name: found.get(name) for name in ("sets", "level", "hardware", "baseline", "stopped")},
     }
 
 
@@ -68,10 +69,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--model")
     parser.add_argument("--statements", type=int, default=20)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     arguments = ["--limit", str(options.limit), "--repeat", str(options.repeat)]
+    arguments += ["--model", options.model] if options.model else []
     rows: list[dict[str, Any]] = []
     for folder in options.folders:
         rows.append(start(folder.resolve(), options.out.resolve() / folder.name, arguments))
