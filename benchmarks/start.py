@@ -3,8 +3,8 @@
     python benchmarks/start.py FOLDER ... --out DIR [--limit 4] [--repeat 2] [--model NAME] [--statements 20]
 
 Each FOLDER is a clone with its history; one command is typed for each. The same line continues a stopped run.
-With --model, a run ends with the recipe where this machine cannot train the model. Prints the statements of mined
-and seeded tasks in turn, for reading, and ends with one line of JSON.
+With --model, a run ends with the recipe where this machine cannot train the model. Prints the statements of
+mined and seeded tasks in turn, for reading, and ends with one line of JSON.
 """
 
 from __future__ import annotations
