@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from hone.grading.grade import Grader
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Provider
+from hone.tasks.bundles import SUFFIX
 from hone.tasks.errors import TaskError
 from hone.tasks.local import with_lock
 from hone.tasks.python import Locked
@@ -23,6 +25,7 @@ from hone.tasks.repository import Repository
 from hone.types import Checks, Control, Environment, Task
 
 REWRITE = ("--assert=rewrite",)  # pytest arguments: failing assertions show their values
+_COMMIT = re.compile(r"-[0-9a-f]{10}$")  # in the name of a bundle beside tasks
 _NO_OWNER = "local"  # of a repository without a remote
 
 
@@ -102,16 +105,20 @@ def last_line(log: str) -> str:
 
 
 def repository_name(repository: Repository) -> str:
-    """Return "owner/name" of the remote or of a folder `owner__name`, otherwise "local/folder"."""
+    """Return "owner/name" of the remote or of a folder or bundle `owner__name`, otherwise "local/folder"."""
     try:
-        url = repository.git("config", "--get", "remote.origin.url").decode("utf-8", "replace").strip()
+        url = (
+            ""
+            if repository.path.is_file()
+            else repository.git("config", "--get", "remote.origin.url").decode("utf-8", "replace").strip()
+        )
     except TaskError:
         url = ""  # git fails so when there is no remote
     parts = [part for part in url.removesuffix("/").removesuffix(".git").replace(":", "/").split("/") if part]
     if len(parts) >= 2:
         return f"{parts[-2]}/{parts[-1]}"
     path = repository.path.resolve()
-    stem = path.name.removesuffix(".git").removesuffix(".bundle") or path.parent.name
+    stem = _COMMIT.sub("", path.name.removesuffix(".git").removesuffix(SUFFIX)) or path.parent.name
     owner, separator, name = stem.partition("__")
     return f"{owner}/{name}" if separator and owner and name else f"{_NO_OWNER}/{stem}"
 

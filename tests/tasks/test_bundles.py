@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hone.curate.runner import repository_name
 from hone.tasks.bundles import on_bundle, with_bundles, write_bundle
 from hone.tasks.errors import TaskError
 from hone.tasks.files import write_rows
@@ -80,6 +81,12 @@ def test_bundle_is_copied_to_another_folder(project: Project, tmp_path: Path) ->
     (copied,) = with_bundles([task], tmp_path / "other")
     shutil.rmtree(tmp_path / "made")
     assert (prepare(copied, tmp_path / "cache") / "shop/prices.py").read_text() == FIXED
+
+
+def test_bundle_has_the_name_of_its_repository(project: Project, tmp_path: Path) -> None:
+    _, file = bundled(project, tmp_path / "made")
+    (bundle,) = file.parent.glob("*.bundle")
+    assert repository_name(Repository.open(bundle)) == "me/shop"
 
 
 def test_bundle_holds_one_history_only(project: Project, tmp_path: Path) -> None:
