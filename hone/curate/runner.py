@@ -6,6 +6,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,14 +107,10 @@ def last_line(log: str) -> str:
 
 def repository_name(repository: Repository) -> str:
     """Return "owner/name" of the remote or of a folder or bundle `owner__name`, otherwise "local/folder"."""
-    try:
-        url = (
-            ""
-            if repository.path.is_file()
-            else repository.git("config", "--get", "remote.origin.url").decode("utf-8", "replace").strip()
-        )
-    except TaskError:
-        url = ""  # git fails so when there is no remote
+    url = ""
+    if not repository.path.is_file():  # the remote of an unpacked bundle is the bundle
+        with suppress(TaskError):  # git fails so when there is no remote
+            url = repository.git("config", "--get", "remote.origin.url").decode("utf-8", "replace").strip()
     parts = [part for part in url.removesuffix("/").removesuffix(".git").replace(":", "/").split("/") if part]
     if len(parts) >= 2:
         return f"{parts[-2]}/{parts[-1]}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,8 @@ def on_bundle(tasks: Iterable[Task], bundle: Path) -> list[Task]:
     ]
 
 
-def with_bundles(tasks: Iterable[Task], folder: Path) -> list[Task]:
-    """Return the tasks with their bundles in `folder`, copied there where they lie elsewhere."""
-    found: list[Task] = []
+def with_bundles(tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
+    """Yield the tasks with their bundles in `folder`, copied there where they lie elsewhere."""
     for task in tasks:
         path = Path(task.environment.image.removeprefix(LOCAL))
         if task.environment.image.startswith(LOCAL) and path.suffix == SUFFIX and path.is_file():
@@ -84,10 +83,9 @@ def with_bundles(tasks: Iterable[Task], folder: Path) -> list[Task]:
                 folder.mkdir(parents=True, exist_ok=True)
                 with replace_file(target) as partial:
                     shutil.copyfile(path, partial)
-            found += on_bundle([task], target)
+            yield from on_bundle([task], target)
         else:
-            found.append(task)
-    return found
+            yield task
 
 
 def to_relative(row: dict[str, Any], folder: Path) -> dict[str, Any]:
