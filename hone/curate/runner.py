@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from hone.grading.grade import Grader
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Provider
-from hone.tasks.bundles import SUFFIX
+from hone.tasks.bundles import OF_COMMIT, SUFFIX
 from hone.tasks.errors import TaskError
 from hone.tasks.local import with_lock
 from hone.tasks.python import Locked
@@ -26,7 +25,6 @@ from hone.tasks.repository import Repository
 from hone.types import Checks, Control, Environment, Task
 
 REWRITE = ("--assert=rewrite",)  # pytest arguments: failing assertions show their values
-_COMMIT = re.compile(r"-[0-9a-f]{10}$")  # in the name of a bundle beside tasks
 _NO_OWNER = "local"  # of a repository without a remote
 
 
@@ -115,7 +113,8 @@ def repository_name(repository: Repository) -> str:
     if len(parts) >= 2:
         return f"{parts[-2]}/{parts[-1]}"
     path = repository.path.resolve()
-    stem = _COMMIT.sub("", path.name.removesuffix(".git").removesuffix(SUFFIX)) or path.parent.name
+    plain = OF_COMMIT.sub("", path.name)
+    stem = plain.removesuffix(".git").removesuffix(SUFFIX) or path.parent.name
     owner, separator, name = stem.partition("__")
     return f"{owner}/{name}" if separator and owner and name else f"{_NO_OWNER}/{stem}"
 

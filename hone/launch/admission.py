@@ -106,7 +106,7 @@ def write_results(
     source: str,
     repeats: int,
 ) -> None:
-    """Write the admitted tasks to `out`, with their bundles, and their data card beside it (JSON and HTML)."""
+    """Write the admitted tasks to `out`, and beside it their bundles and their data card, JSON and HTML."""
     save(with_bundles(with_proof(tasks, report), out.parent), out)
     card = make_card(
         report,

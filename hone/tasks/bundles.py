@@ -10,6 +10,7 @@ copied to another machine; in memory it is absolute.
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from hone.types import Task
 from hone.utils.files import replace_file
 
 SUFFIX = ".bundle"
+OF_COMMIT = re.compile(r"-[0-9a-f]{10}\.bundle$")  # of a name that `write_bundle` gives: it names the content
 LOCAL = "repo:"  # prefix of the image of a task whose repository is on this machine
 
 
@@ -74,10 +76,10 @@ def on_bundle(tasks: Iterable[Task], bundle: Path) -> list[Task]:
 
 
 def with_bundles(tasks: Iterable[Task], folder: Path) -> Iterator[Task]:
-    """Yield the tasks with their bundles in `folder`, copied there where they lie elsewhere."""
+    """Yield the tasks with the bundles of `write_bundle` in `folder`, copied there from elsewhere."""
     for task in tasks:
         path = Path(task.environment.image.removeprefix(LOCAL))
-        if task.environment.image.startswith(LOCAL) and path.suffix == SUFFIX and path.is_file():
+        if task.environment.image.startswith(LOCAL) and OF_COMMIT.search(path.name) and path.is_file():
             target = folder / path.name
             if not target.exists():
                 folder.mkdir(parents=True, exist_ok=True)
