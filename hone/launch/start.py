@@ -80,9 +80,7 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
     repository = open_repository(job.repository)
     head = repository.commit("HEAD")
     _look(job, repository, head, reporter)
-    make_recipe(
-        job.out, job.model, _FEWEST, job.sets
-    )  # a wrong model or setting is said before anything slow
+    make_recipe(job.out, job.model, _FEWEST, job.sets)  # raises for a wrong model before anything slow
     about = {
         "repository": str(job.repository.resolve()),
         "tests": list(job.tests),
@@ -99,7 +97,7 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
             )
         files = find_tests(job, repository, commit)
         made = {
-            "mined": _stage(journal, "mined", lambda: _mine(run, job, files, commit, reporter)),
+            "mined": _stage(journal, "mined", lambda: _mine(run, job, commit, reporter)),
             "seeded": _stage(journal, "seeded", lambda: _seed(run, job, files, commit, reporter)),
         }
         tasks = _collect(job, made, reporter)
@@ -184,10 +182,8 @@ def uncommitted(repository: Repository) -> list[str]:
     return [entry[3:] for entry in listed.split("\0") if entry[2:3] == " "]
 
 
-def _mine(
-    run: RunSettings, job: StartJob, files: TestFiles, commit: str, reporter: Reporter
-) -> dict[str, Any]:
-    settings = MiningSettings(repeats=job.repeats, tests=(*job.tests, *files.paths))
+def _mine(run: RunSettings, job: StartJob, commit: str, reporter: Reporter) -> dict[str, Any]:
+    settings = MiningSettings(repeats=job.repeats, tests=job.tests)
     mined = mine_repository(
         run,
         MiningJob(
