@@ -117,28 +117,36 @@ def _print(started: Started, out: Path, path: str, model: str | None, *, as_json
             "baseline": f"{rate(started.baseline)} resolved: {out / 'baseline' / 'report.html'}"
             if started.baseline
             else None,
-            "trained": started.checkpoint,
+            "trained": _trained(started),
             "not trained": started.why_not or None,
             "time": f"{started.minutes:.1f} min",
         }
     )
     if model is None:
         typer.echo(
-            "The tiny model shows that everything works on your repository; it is too small to learn to fix "
-            "real code."
+            "The tiny model shows that everything works on your repository. It is too small to learn to fix "
+            "real code: its rewards stay equal, and RL changes nothing."
         )
     typer.echo(f"Next: {following}")
 
 
 def next_command(started: Started, out: Path, path: str, model: str | None) -> str:
     """Return the command that is worth running after `hone start`."""
-    if started.checkpoint is not None and model is not None:
-        words = ["hone", "eval", str(out / "recipe.toml"), "--model", str(started.checkpoint)]
+    if started.trained is not None and model is not None:
+        words = ["hone", "eval", str(out / "recipe.toml"), "--model", str(started.trained.checkpoint)]
     elif model is not None:
         words = ["hone", "train", str(out / "recipe.toml")]
     else:
         words = ["hone", "start", path, "-o", f"{out}-8b", "--model", "Qwen/Qwen3-8B"]
     return shlex.join(words)
+
+
+def _trained(started: Started) -> str | None:
+    if started.trained is None:
+        return None
+    reward = started.trained.reward
+    mean = "" if reward is None else f", mean reward {reward:.2f} in the last one"
+    return f"{started.trained.steps} steps{mean}: {started.trained.checkpoint}"
 
 
 def _as_json(started: Started, out: Path, following: str) -> dict[str, Any]:
@@ -152,7 +160,8 @@ def _as_json(started: Started, out: Path, following: str) -> dict[str, Any]:
         "level": started.level,
         "hardware": started.hardware.machine,
         "baseline": baseline and {name: baseline[name] for name in ("resolve_rate", "low", "high", "n")},
-        "checkpoint": started.checkpoint and str(started.checkpoint),
+        "checkpoint": started.trained and str(started.trained.checkpoint),
+        "steps": started.trained and started.trained.steps,
         "not_trained": started.why_not,
         "minutes": round(started.minutes, 1),
         "next": following,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hone.config import ConfigError, Layer, RunSettings, dump, make_plan, resolve
 from hone.curate.journal import Journal
@@ -34,6 +34,9 @@ from hone.tasks.repository import Repository, run_git
 from hone.tasks.sources import load_all, load_splits
 from hone.types import Task
 from hone.utils.files import write_file
+
+if TYPE_CHECKING:
+    from hone.launch.train import TrainReport
 
 _TRIES = 6  # candidates of the history for each task that is wanted, so that mining ends within the hour
 _FEWEST = 3  # tasks for a training and a test set
@@ -63,7 +66,7 @@ class Started:
     level: str  # of the split; see `hone.tasks.division`
     hardware: Hardware
     baseline: dict[str, Any] | None  # the summary of the evaluation; None: not possible here
-    checkpoint: Path | None  # None: not trained here
+    trained: TrainReport | None  # None: not trained here
     why_not: str  # why there is no baseline and no training
     minutes: float  # over all starts
 
@@ -104,12 +107,12 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
         divided = _stage(journal, "split", lambda: _split(job, tasks, reporter))
         settings, hardware = _recipe(job, divided["sets"]["train"], reporter)
         why_not = _cannot_run(settings, hardware)
-        baseline = checkpoint = None
+        baseline = trained = None
         if why_not:
             reporter.note(f"No baseline and no training here: {why_not}.")
         else:
             baseline = _baseline(job, settings, reporter)
-            checkpoint = _train(settings, reporter)
+            trained = _train(settings, reporter)
         return Started(
             tests=len(files.paths),
             mined=made["mined"]["tasks"],
@@ -119,7 +122,7 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
             level=divided["level"],
             hardware=hardware,
             baseline=baseline,
-            checkpoint=checkpoint,
+            trained=trained,
             why_not=why_not,
             minutes=minutes(),
         )
@@ -299,11 +302,11 @@ def _baseline(job: StartJob, settings: RunSettings, reporter: Reporter) -> dict[
     return evaluate(settings, reporter, out=job.out / "baseline")
 
 
-def _train(settings: RunSettings, reporter: Reporter) -> Path:
-    """Train; return the last checkpoint."""
+def _train(settings: RunSettings, reporter: Reporter) -> TrainReport:
+    """Train, or continue; return the report."""
     from hone.launch.train import train  # loads torch, which the stages before do not need
 
-    return train(settings, reporter).checkpoint
+    return train(settings, reporter)
 
 
 async def _start_model(settings: RunSettings, reporter: Reporter) -> Path:
