@@ -24,6 +24,7 @@ from hone.cli.machine_plan import plan
 from hone.cli.options import HelpConfigOption
 from hone.cli.peers import slime, verl
 from hone.cli.show import show
+from hone.cli.start import start
 from hone.cli.training import quickstart, replay, sft, train
 from hone.utils.text import visible
 
@@ -37,7 +38,7 @@ TRAIN, RUNS = "Train", "Evaluate, and look at runs"
 TASKS, FLEET = "Tasks, grading and agents", "Machines and servers"
 app.command("eval", rich_help_panel=RUNS)(evaluate)
 for panel, commands in {
-    TRAIN: (quickstart, sft, train, replay, verl, slime),
+    TRAIN: (quickstart, start, sft, train, replay, verl, slime),
     RUNS: (show, compare, export),
     TASKS: (grade,),
     FLEET: (doctor, plan, servers.node, gateway),

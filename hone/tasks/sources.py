@@ -21,6 +21,7 @@ from hone.types import Task
 
 CURRICULUM = "curriculum"
 PROOF = "validation"  # metadata key: how the task was admitted
+RATE = "rate"  # metadata key: how often a policy resolves the task; see `hone tasks rate`
 
 
 def load_splits(settings: TasksSettings) -> Splits:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hone.tasks.bundles import LOCAL
 from hone.tasks.errors import TaskError
 from hone.tasks.python import find_interpreter, install
 from hone.tasks.python.compiled import build_in_place
@@ -21,7 +22,6 @@ from hone.utils.text import digest
 
 BRANCH = "main"
 _COMPILED = "The files that the build of the extensions writes"
-LOCAL = "repo:"  # prefix of the image of a task whose repository is on this machine
 _FIRST_DATE = 1_700_000_000  # Unix time; commits are an hour apart, so that hashes never change
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SAID_FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")  # by git

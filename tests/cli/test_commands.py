@@ -200,7 +200,7 @@ def test_rollout_prefix_must_match_exactly_one(hone: Hone, run_dir: Path):
 
 def test_hidden_tests_are_shown_only_with_reveal(hone: Hone, recipe: Path):
     _, hidden, _ = hone("tasks", "show", recipe, "test-0000")
-    _, shown, _ = hone("tasks", "show", recipe, "test-0000", "--reveal")
+    _, shown, _ = hone("tasks", "show", recipe, "test-0000", "--checks")
     for secret in ("hidden: ", "gold patch ─", "fail to pass", "family"):
         assert secret not in hidden
         assert secret in shown
