@@ -25,8 +25,8 @@ MARK = "<!-- below: made by scripts/site/hardware.py -->\n"
 MACHINES = ("1 x 24 GiB", "1 x 80 GiB", "8 x 80 GiB")
 OWN = """## Each recipe on its own hardware
 
-GiB are the fullest GPU's at the peak of a step, of 80 unless the machine says otherwise; host memory is
-what the recipe offloads, of each machine.
+Trainer and engine: memory of their fullest GPU at the peak of a step. Host memory: what the recipe offloads,
+of each machine.
 """
 FITS = """## Each recipe on what you have
 
@@ -43,7 +43,7 @@ def recipes() -> list[Path]:
 
 def tables() -> str:
     """Return both tables as Markdown."""
-    head = ["recipe", "model", "trains", "context", "machines", "trainer", "engine", "host memory", "a step"]
+    head = ["recipe", "model", "trains", "context", "GPUs", "trainer", "engine", "host memory", "a step"]
     own = _table(head, [_own_row(path, resolve(path)) for path in recipes()])
     fits = [[f"`{path.stem}`", *(_fit(resolve(path), name) for name in MACHINES)] for path in recipes()]
     return f"{OWN}\n{own}\n\n{FITS}\n{_table(['recipe', *MACHINES], fits)}\n"
@@ -54,16 +54,14 @@ def _own_row(path: Path, settings: RunSettings) -> list[str]:
     plan = plan_devices(settings, "train", devices)
     assert settings.model is not None
     gpus = len(devices.gpus) // plan_nodes(plan)
-    machines = "1 machine" if plan_nodes(plan) == 1 else f"{plan_nodes(plan)} machines"
+    machines = "" if plan_nodes(plan) == 1 else f"{plan_nodes(plan)} machines of "
     memory = devices.gpus[0].memory_gib
-    of = "" if memory == 80 else f", {memory:g} GiB"
     return [
         f"`{path.stem}`",
         str(settings.model.path).rpartition("/")[2],
-        f"adapters of rank {settings.train.lora.rank}" if settings.train.lora else "all weights",
+        f"LoRA, rank {settings.train.lora.rank}" if settings.train.lora else "all weights",
         f"{settings.engine.context_tokens:,}",
-        f"{machines}, {gpus} {'GPU' if gpus == 1 else 'GPUs'}{of}"
-        + (" each" if plan_nodes(plan) > 1 else ""),
+        f"{machines}{gpus} x {memory:g} GiB",
         _fullest(plan.devices, "rank", "trainer"),
         _fullest(plan.devices, "engine"),
         _offloaded(plan.devices),
@@ -77,11 +75,8 @@ def plan_nodes(plan: MachinePlan) -> int:
 
 
 def _fullest(devices: Sequence[DevicePlan], *uses: str) -> str:
-    totals = [
-        d.total
-        for d in devices
-        if d.device.startswith("GPU") and any(u in use for u in uses for use in d.uses)
-    ]
+    gpus = [device for device in devices if device.device.startswith("GPU")]
+    totals = [gpu.total for gpu in gpus if any(word in use for word in uses for use in gpu.uses)]
     return f"{max(totals):.0f} GiB" if totals else "-"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 import sys
@@ -279,8 +280,9 @@ def cell(text: str) -> str:
 
 def code(text: str) -> str:
     """Return text as code in a cell of a table; names of settings classes mean a group."""
-    text = UNIONS.sub("group", text).replace("|", "\\|")
-    return f"`{text}`"
+    text = UNIONS.sub("group", text)
+    # Markdown shows the escape of a bar inside backticks
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 PAGES: dict[str, Page] = {
