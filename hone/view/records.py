@@ -35,7 +35,7 @@ class RunLine:
     kind: RunKind
     state: RunState
     step: int | None  # steps done; None: no training
-    steps: int | None  # planned
+    steps: int | None  # planned; None: no training, or its recipe cannot be read
     rollouts: int
     resolve_rate: float | None  # of the last step, or of the evaluation
     updated_at: float | None  # Unix time, s
@@ -115,9 +115,8 @@ class RunPage:
     """A training, or rollouts of another trainer."""
 
     line: RunLine
-    counts: Mapping[
-        str, Any
-    ]  # dispatched, trained, masked, dropped {reason: n}, in_flight, staleness {age: n}
+    # dispatched, trained, masked, dropped {reason: n}, in_flight, staleness {age: n}
+    counts: Mapping[str, Any]
     panels: tuple[Panel, ...]  # reward and resolve rate first
     validations: tuple[Point, ...]
     outcomes: tuple[OutcomeSteps, ...]
@@ -353,6 +352,5 @@ class ComparisonPage:
 
     runs: tuple[RunLine, ...]
     panels: tuple[tuple[str, tuple[Series, ...]], ...]  # title, one series per run
-    differences: tuple[
-        tuple[str, tuple[str, ...]], ...
-    ]  # setting, its value in each run; only where they differ
+    # setting, its value in each run; only where they differ
+    differences: tuple[tuple[str, tuple[str, ...]], ...]
