@@ -52,6 +52,7 @@ class RunReader:
         self._mutex = threading.RLock()
         self._kept: dict[str, _Kept] = {}
         self._made: dict[str, tuple[Hashable, object, Any]] = {}  # see `remember`
+        self._steps: dict[tuple[str, int], tuple[int, Any]] = {}  # see `remember_step`
         self._stored: dict[str, Stored | None] = {}  # by directory; None: it cannot be read
 
     @property
@@ -131,7 +132,9 @@ class RunReader:
         """How many stored rollouts were read: changes whenever `stored` has more to tell."""
         return len(self._stored)
 
-    def remember(self, key: tuple[str, *tuple[Hashable, ...]], source: object, make: Callable[[], Value]) -> Value:
+    def remember(
+        self, key: tuple[str, *tuple[Hashable, ...]], source: object, make: Callable[[], Value]
+    ) -> Value:
         """Return what `make` makes of `source`, from memory while its key is the same.
 
         The first part of a key names the thing; one of each is kept.
@@ -142,6 +145,13 @@ class RunReader:
             if made is None or made[0] != key:
                 made = self._made[key[0]] = (key, source, make())
             return made[2]
+
+    def remember_step(self, what: str, step: int, size: int, make: Callable[[], Value]) -> Value:
+        """Return a value of one step, from memory while the step holds `size` rollouts."""
+        kept = self._steps.get((what, step))
+        if kept is None or kept[0] != size:
+            kept = self._steps[what, step] = (size, make())
+        return kept[1]
 
     def is_resolved(self, entry: Entry) -> bool:
         """Return whether a rollout resolved its task, from its outcome and reward alone.

@@ -57,7 +57,7 @@ class Series:
 
     name: str  # its key in metrics.jsonl, such as "mismatch/k3"
     title: str  # in words, such as "Mismatch KL (engine, trainer)"
-    unit: str  # "", "%", "s", "tokens/s", "GiB", "nats", "tokens"
+    unit: str  # "%": the values are shares in [0, 1]; "", "s", "tokens/s", "GiB", "nats", "tokens"
     points: tuple[Point, ...]
 
 
@@ -231,6 +231,7 @@ class TurnView:
     progress: TurnProgress | None = None
     reward: float | None = None
     signals: tuple[str, ...] = ()
+    answers: int | None = None  # of a message that shows the agent a turn's observation: that turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_WORK = ("start", "agent", "patch", "close", "grade")  # stages in which a rollout holds a sandbox
+WORK = ("start", "agent", "patch", "close", "grade")  # stages in which a rollout holds a sandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,6 @@ def _facts(meta: Mapping[str, Any]) -> Stored:
         sampled_tokens=sum(call["sampled_tokens"] for call in calls),
         forks=sum((more.get("forks") or {}).values()),
         signals=len(more.get("signals") or ()),
-        seconds=sum(timings.get(stage, 0.0) for stage in _WORK),
+        seconds=sum(timings.get(stage, 0.0) for stage in WORK),
         started_at=more.get("started_at"),
     )

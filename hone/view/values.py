@@ -26,7 +26,9 @@ def json_ready(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key if isinstance(key, str) else str(json_ready(key)): json_ready(v) for key, v in value.items()}
+        return {
+            key if isinstance(key, str) else str(json_ready(key)): json_ready(v) for key, v in value.items()
+        }
     if isinstance(value, (Sequence, Set)) and not isinstance(value, bytes):
         return [json_ready(each) for each in value]
     if isinstance(value, (np.generic, np.ndarray)):
