@@ -20,16 +20,12 @@ def view(
         list[Path] | None,
         typer.Argument(metavar="[RUN ...]", help="Run directories or evaluations; default: all below runs/."),
     ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")
-    ] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: a free one.")] = PORT,
     host: HostOption = "127.0.0.1",
     token_file: TokenFileOption = None,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write the pages as files into DIR, and exit."
-        ),
+        typer.Option(metavar="DIR", help="Write the pages as files into DIR, and exit."),
     ] = None,
 ) -> None:
     """Show runs in a browser, live and afterwards: curves, rollouts, verdicts, tokens. It changes nothing.

@@ -33,9 +33,7 @@ HEADERS = {
 
 def session_of(token: str) -> str:
     """Return the cookie's value for a token, from which the token cannot be read."""
-    return hmac.new(
-        token.encode(), b"hone view: a browser with the token", hashlib.sha256
-    ).hexdigest()
+    return hmac.new(token.encode(), b"hone view: a browser with the token", hashlib.sha256).hexdigest()
 
 
 def local_path(path: str) -> str:

@@ -181,6 +181,13 @@ def rate_chart(rates: Sequence[Point]) -> Chart | None:
     return line_chart("Resolve rate", "Of this task's rollouts, by the step that consumed them.", (series,))
 
 
+def validation_chart(validations: Sequence[Point]) -> Chart | None:
+    """Return the chart of the resolve rates of validations; None without one."""
+    series = Series(name="validation", title="Resolve rate", unit="%", points=tuple(validations))
+    note = "Of the validation tasks, with the weights after the step; the band is its 95 % interval."
+    return line_chart("Validation", note, (series,))
+
+
 def spark_path(points: Sequence[Point], width: float = 120.0, height: float = 32.0) -> str:
     """Return the path of a small line without axes; "" for less than two points."""
     kept = _thin(_finite(points))
@@ -326,7 +333,8 @@ def _summary(series: Series, points: Sequence[Point]) -> str:
     ends = f"{figure(values[0], series.unit)} at step {points[0].step}"
     if len(points) > 1:
         ends += f" to {figure(values[-1], series.unit)} at step {points[-1].step}"
-    return f"{series.title}: {ends}, from {figure(min(values), series.unit)} to {figure(max(values), series.unit)}"
+    low, high = figure(min(values), series.unit), figure(max(values), series.unit)
+    return f"{series.title}: {ends}, from {low} to {high}"
 
 
 def share_parts(counts: Mapping[str, int], width: float = 1000.0) -> list[tuple[str, str, int, float, float]]:

@@ -1,4 +1,4 @@
-"""`hone view RUN --export DIR`: every page as a file with relative links; no server is needed to read them."""
+"""`hone view RUN --export DIR`: every page as a file with relative links, to read without a server."""
 
 from __future__ import annotations
 

@@ -84,7 +84,9 @@ def run_page(library: Library, asked: Asked) -> Page:
             values={"page": record, "run": record.line},
             live=live,
         )
-    drawn = [chart for panel in record.panels if (chart := charts.panel_chart(panel))]
+    panels = [charts.panel_chart(panel) for panel in record.panels]
+    every = (*panels[:1], charts.validation_chart(record.validations), *panels[1:])
+    drawn = [chart for chart in every if chart is not None]
     return Page(
         template="run.html.jinja",
         record=record,

@@ -46,7 +46,7 @@
   const swatch = (css, text) => { const item = make("span"); item.append(make("i", "", css), text); return item; };
   const scale = (classes, low, high) => [make("span", low), ...classes.map((css) => make("i", "", css)), make("span", high)];
   const drawLegend = () => {
-    const span = spanOf(by), unknown = swatch("none", "no value");
+    const span = spanOf(by), unknown = make("span", "grey text: no value");
     const wide = ["m4", "m3", "m2", "m1", "q0", "p1", "p2", "p3", "p4"];
     const items = {
       logprob: () => [...scale(["q0", "q1", "q2", "q3", "q4", "q5"], "0", `−${number(span, 2)} or less`), unknown],
@@ -54,7 +54,7 @@
       advantage: () => [...scale(wide, `−${number(span, 3)}`, `+${number(span, 3)}`), unknown],
       mismatch: () => [...scale(wide, `−${number(span)}`, `+${number(span)}`), unknown],
       version: () => [...versions.slice(0, 12).map((v, i) => swatch(`v${i % 6}`, `version ${v}`)), unknown],
-      weight: () => [swatch("p3", "trained"), swatch("m2", "sampled, not trained"), swatch("none", "rendered")],
+      weight: () => [swatch("p3", "trained"), swatch("m2", "sampled, not trained"), make("span", "grey: rendered")],
     }[by]();
     legend.replaceChildren(...items);
   };
@@ -199,6 +199,11 @@
   const wanted = new URLSearchParams(location.search).get("by");
   const radio = wanted && find(`input[name=by][value="${CSS.escape(wanted)}"]`);
   if (radio) { radio.checked = true; by = wanted; }
+  for (const input of all("input[name=by]")) { // a quantity that this run did not keep cannot be shown
+    const column = { mismatch: "trainer", weight: "ids" }[input.value] ?? input.value;
+    input.disabled = !nodes.some((node) => node[column].some((value) => value !== null));
+    if (input.disabled) input.parentNode.title += " (this run did not keep it)";
+  }
   const everything = document.createDocumentFragment();
   for (const node of nodes) everything.append(drawNode(node));
   root.append(everything);
