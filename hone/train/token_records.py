@@ -27,7 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from hone.train.errors import TrainError
 from hone.types import Float32, Int32, Sample
+from hone.utils.errors import writing
 from hone.utils.files import replace_file
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ _SCHEMA = pa.schema(
         pa.field("update", pa.int32(), nullable=False),
     ]
 )
+_ENCODINGS = {  # small for ascending numbers, and for numbers of one size
+    "position": "DELTA_BINARY_PACKED",
+    "logprob": "BYTE_STREAM_SPLIT",
+    "entropy": "BYTE_STREAM_SPLIT",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,61 +80,59 @@ class TokenRecorder:
     def __init__(self, samples: Sequence[Sample]) -> None:
         """`samples`: of the step, in the order of `hone.train.samples.build_samples`."""
         seen: Counter[str] = Counter()
-        self._branches: dict[tuple[str, int], int] = {}
-        for number, sample in enumerate(samples):
-            self._branches[sample.rollout_id, number] = seen[sample.rollout_id]
+        self._samples = samples  # kept, so that the ids of their arrays stay theirs
+        self._branches: dict[int, int] = {}  # id of a sample's tokens, which every row of it shares -> branch
+        for sample in samples:
+            self._branches[id(sample.tokens)] = seen[sample.rollout_id]
             seen[sample.rollout_id] += 1
-        self._parts: list[tuple[str, dict[str, npt.NDArray[Any]]]] = []
-        self._recorded: set[int] = set()
+        self._parts: dict[int, tuple[str, dict[str, npt.NDArray[Any]]]] = {}
 
-    def add(self, indices: Sequence[int], rows: Sequence[TrainRow], report: PassReport, update: int) -> None:
-        """Add the first pass over rows; `indices`: of their samples. Later passes over them are ignored."""
+    def add(self, rows: Sequence[TrainRow], report: PassReport, *, updates: int) -> None:
+        """Add the first pass over the tokens of rows, after `updates` of the step; ignore later passes."""
         if report.logprobs is None or report.entropies is None:
             return
-        for index, row, logprobs, entropies in zip(
-            indices, rows, report.logprobs, report.entropies, strict=True
-        ):
-            if index in self._recorded:
-                continue
-            self._recorded.add(index)
-            at, name = row.trained, row.sample.rollout_id
-            self._parts.append(
-                (
-                    name,
-                    {
-                        "branch": np.full(len(at), self._branches[name, index], np.int32),
-                        "position": at.astype(np.int32),
-                        "advantage": row.sample.advantage[at],
-                        "weight": row.sample.weight[at],
-                        "logprob": logprobs.astype(np.float32),
-                        "entropy": entropies.astype(np.float32),
-                        "update": np.full(len(at), update, np.int32),
-                    },
-                )
-            )
+        for row, logprobs, entropies in zip(rows, report.logprobs, report.entropies, strict=True):
+            sample, at = row.sample, row.trained
+            columns = {
+                "branch": np.full(len(at), self._branches[id(sample.tokens)], np.int32),
+                "position": at.astype(np.int32),
+                "advantage": sample.advantage[at],
+                "weight": sample.weight[at],
+                "logprob": logprobs.astype(np.float32),
+                "entropy": entropies.astype(np.float32),
+                "update": np.full(len(at), updates, np.int32),
+            }
+            self._parts.setdefault(id(sample.tokens), (sample.rollout_id, columns))
 
     def write(self, run_dir: Path, step: int) -> None:
         """Write the file of a step, in place of an earlier one; no file where the learner told nothing.
 
-        Raises OSError, for example on a full disk.
+        Raises TrainError when the disk is full or cannot be written.
         """
         path = token_file(run_dir, step)
-        if not self._parts:
-            path.unlink(missing_ok=True)
-            return
-        path.parent.mkdir(exist_ok=True)
-        with replace_file(path) as partial:
-            pq.write_table(self.table(), partial, compression="zstd")
+        with writing(path, TrainError):
+            if not self._parts:
+                path.unlink(missing_ok=True)
+                return
+            path.parent.mkdir(exist_ok=True)
+            with replace_file(path) as partial:
+                pq.write_table(
+                    self._table(),
+                    partial,
+                    compression="zstd",
+                    use_dictionary=[name for name in _SCHEMA.names if name not in _ENCODINGS],
+                    column_encoding=_ENCODINGS,
+                )
 
-    def table(self) -> pa.Table:
+    def _table(self) -> pa.Table:
         """Return all rows, ordered by rollout, branch and position."""
-        sizes = [len(columns["position"]) for _, columns in self._parts]
-        names = sorted({name for name, _ in self._parts})
+        parts = list(self._parts.values())
+        names = sorted({name for name, _ in parts})
         numbers = {name: number for number, name in enumerate(names)}
-        rollout = np.repeat([numbers[name] for name, _ in self._parts], sizes).astype(np.int32)
+        sizes = [len(columns["position"]) for _, columns in parts]
+        rollout = np.repeat(np.array([numbers[name] for name, _ in parts], np.int32), sizes)
         columns = {
-            field: np.concatenate([columns[field] for _, columns in self._parts])
-            for field in _SCHEMA.names[1:]
+            field: np.concatenate([columns[field] for _, columns in parts]) for field in _SCHEMA.names[1:]
         }
         order = np.lexsort((columns["position"], columns["branch"], rollout))
         ids = pa.DictionaryArray.from_arrays(pa.array(rollout[order]), pa.array(names, pa.string()))

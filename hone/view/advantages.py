@@ -18,7 +18,7 @@ from hone.view.records import RolloutRow, RunKind
 def group_advantages(reader: RunReader, rows: Sequence[RolloutRow]) -> Advantages | None:
     """Return the advantages of the rollouts of one group; None outside of a training, or without settings.
 
-    Without rewards for single turns they follow from the table's rows; otherwise the stored rollouts are read.
+    Without rewards for single turns they follow from the table's rows; otherwise stored rollouts are read.
     """
     settings = reader.settings()
     if settings is None or reader.kind is not RunKind.TRAINING:

@@ -27,7 +27,7 @@ def comparison_page(readers: Sequence[RunReader]) -> ComparisonPage:
 
 
 def _panels(pages: Sequence[RunPage]) -> tuple[tuple[str, tuple[Series, ...]], ...]:
-    """Return a chart of every metric, with one series per run that has it; the series bear the runs' names."""
+    """Return a chart of every metric, with one series per run that has it, titled by the run's name."""
     charts: dict[str, tuple[str, list[Series]]] = {}
     for page in pages:
         for panel in page.panels:

@@ -21,8 +21,8 @@ class _Chart:
 CHARTS = (
     _Chart(
         title="Mismatch KL",
-        note="Divergence of the engine's from the trainer's log-probabilities on fresh tokens; it should stay "
-        "near 0, since a growing value means that the two compute different policies.",
+        note="Divergence of the engine's from the trainer's log-probabilities on fresh tokens; it stays near "
+        "0 unless the two compute different policies.",
         unit="nats",
         names={"mismatch/k3": "KL(engine, trainer), k3", "mismatch/k1": "KL(engine, trainer), k1"},
     ),
@@ -35,13 +35,13 @@ CHARTS = (
     ),
     _Chart(
         title="Entropy",
-        note="Mean entropy of the policy at its sampled tokens; a fall to 0 means that it no longer explores.",
+        note="Mean entropy of the policy at its sampled tokens; at 0 it no longer explores.",
         unit="nats",
         names={"entropy": "entropy"},
     ),
     _Chart(
         title="Loss",
-        note="Mean loss of the mini-batches; its level says little about the policy, but a jump is a warning.",
+        note="Mean loss of the mini-batches; its level says little about the policy, a jump is a warning.",
         unit="",
         names={"loss": "loss", "value/loss": "loss of the critic"},
     ),
@@ -88,8 +88,8 @@ CHARTS = (
     ),
     _Chart(
         title="Groups without a signal",
-        note="Groups whose rewards are all equal train nothing; many of them mean that the tasks are too easy "
-        "or too hard.",
+        note="Groups whose rewards are all equal train nothing; with many of them, the tasks are too easy or "
+        "too hard.",
         unit="groups",
         names={"zero_variance_groups": "without a signal", "groups": "all"},
     ),

@@ -1,7 +1,7 @@
 """Why a hidden test failed, out of the log of its run: the error line, and the part of the log about it.
 
-Read are the reports of pytest and unittest, and Hone's own words for a session that did not run to its end.
-A log is the tail of an output that the tested code could write to: it explains a verdict and never decides it.
+It reads the reports of pytest and unittest, and Hone's own words for a session that did not run to its end.
+A log is the tail of an output that tested code can write to: it explains a verdict and never decides it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _UNITTEST_ENDS = re.compile(r"^-{20,}\nRan \d+ tests?", re.MULTILINE)
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S.*?)(?: - (?P<why>.*))?$", re.MULTILINE)
 _COLLECTING = re.compile(r"^ERROR collecting (?P<file>\S+)$")
 _LOADER = re.compile(r"(?:unittest\.loader\.)?(?:_FailedTest|ModuleImportFailure|LoadTestsFailure)")
-_ERROR = re.compile(r"^(?:E\s+)?(?P<name>(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit|Interrupt|Failed|Failure|Timeout))\b"
-                    r"(?::\s*(?P<text>.*))?$")  # fmt: skip
+_ERROR = re.compile(
+    r"^(?:E\s+)?(?P<name>(?:\w+\.)*\w*(?:Error|Exception|Warning|Exit|Interrupt|Failed|Failure|Timeout))\b"
+    r"(?::\s*(?P<text>.*))?$"
+)
 _STOPPED = re.compile(r"^the test session was stopped by (?P<name>\w+) ?(?P<text>.*)$", re.MULTILINE)
 _WHOLE = re.compile(
     r"^(?:.*(?:did not run to its end|was stopped after|the sandbox was lost|took its sandbox down|"
@@ -50,21 +52,18 @@ def verdict_view(verdict: Verdict, checks: Checks | None = None) -> VerdictView:
         applied=verdict.applied,
         score=verdict.score,
         tampered=verdict.tampered,
-        tests=test_lines(verdict, checks),
+        tests=explained_tests(verdict, checks),
         controls={"planned": controls.planned, "failed": controls.failed, "passed": controls.passed},
         log=verdict.log,
         seconds=verdict.seconds,
     )
 
 
-def test_lines(verdict: Verdict, checks: Checks | None = None) -> tuple[TestLine, ...]:
+def explained_tests(verdict: Verdict, checks: Checks | None) -> tuple[TestLine, ...]:
     """Return every hidden test and why it failed, failed ones first."""
     parts = _parts(verdict.log)
     lines = [_line(name, status, verdict, parts, checks) for name, status in verdict.tests.items()]
     return tuple(sorted(lines, key=lambda line: ORDER.index(line.status)))
-
-
-test_lines.__test__ = False  # pyright: ignore[reportFunctionMemberAccess] - no test, whatever pytest thinks
 
 
 def _line(
@@ -136,7 +135,7 @@ def _of_test(name: str, parts: list[_Part]) -> _Part | None:
 
 
 def _names(name: str) -> tuple[str, str, str]:
-    """Return file, dotted name and name within the file: "tests/a.py", "tests.a.Case.test_x", "Case.test_x"."""
+    """Return a test's file, dotted name and name in the file: "a.py", "a.Case.test_x", "Case.test_x"."""
     if "::" in name:
         file, _, rest = name.partition("::")
         short = rest.replace("::", ".")

@@ -195,7 +195,7 @@ class TestLine:
     name: str
     status: TestStatus
     kind: str  # "fail_to_pass", "pass_to_pass" or "" where the task is not at hand
-    why: str  # the error line of its traceback, or what the log says: "ImportError: cannot import ..."; "": passed
+    why: str  # the error line of its traceback, or what the log says: "ImportError: cannot ..."; "": passed
     excerpt: str  # of the log about this test; ""
 
 
@@ -220,6 +220,7 @@ class TurnView:
     reasoning: str = ""
     calls: tuple[str, ...] = ()
     index: int | None = None  # of the turn
+    reply: str = ""  # of the turn, as the policy sampled it: `text` is the client's form of it
     action: str | None = None
     exit_code: int | None = None
     observation: str = ""
@@ -295,7 +296,7 @@ class NodeTokens:
     entropies: tuple[float | None, ...]  # nats, trainer
     advantages: tuple[float | None, ...]
     weights: tuple[float, ...]  # > 0: trained
-    why: str  # why its tokens are trained, or are not: "rendered, not sampled", "masked", "on an earlier branch"
+    why: str  # why its tokens are trained, or are not: "rendered, not sampled", "masked: ..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

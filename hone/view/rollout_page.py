@@ -22,14 +22,15 @@ from hone.view.tasks import checks_of
 from hone.view.turns import lanes, turn_views
 
 
-def rollout_page(reader: RunReader, directory: str) -> RolloutPage:
+def rollout_page(reader: RunReader, directory: str, *, with_task: bool = True) -> RolloutPage:
     """Return the page of the rollout stored in `directory` below rollouts/.
 
+    `with_task`: read the run's tasks, to tell which kind each test is.
     Raises NotFound when the run has no such rollout, StoreError when it is damaged.
     """
     folder = stored_directory(reader, directory)
     trajectory = load(folder)
-    page = page_of(trajectory, checks_of(reader, trajectory.task_id))
+    page = page_of(trajectory, checks_of(reader, trajectory.task_id) if with_task else None)
     row = _merged(find_row(reader, directory), page.row, directory)
     others = [each for each in rollout_rows(reader) if each.group_id == row.group_id and each.group_id]
     group = tuple(row if each.directory == directory else each for each in others) or (row,)

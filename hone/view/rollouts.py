@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hone.outcomes import OUTCOME_RULES, Outcome
@@ -17,12 +17,12 @@ READ_S = 0.2  # spent on files that were not read yet, for each page of the tabl
 
 
 def rollout_table(
-    reader: RunReader, chosen: Filter, *, first: int = 0, count: int = 100, read_s: float = READ_S
+    reader: RunReader, chosen: Filter, *, first: int = 0, count: int = 100, read_s: float | None = READ_S
 ) -> RolloutTable:
     """Return one page of the rollouts that a filter chooses, and the outcomes of all of them.
 
-    The ledger or the results answer at once; what is only in stored files is added as they are read, for up to
-    `read_s` in this call. Raises ValueError for a field to sort by that no row has.
+    The ledger or the results answer at once; what is only in stored files is added as they are read, for up
+    to `read_s` in this call (None: all). Raises ValueError for a field to sort by that no row has.
     """
     complete = reader.read_stored(read_s)
     every = rollout_rows(reader)
@@ -183,6 +183,9 @@ def sort_rows(rows: Sequence[RolloutRow], by: str) -> list[RolloutRow]:
     if name not in RolloutRow.__dataclass_fields__:
         fields = ", ".join(RolloutRow.__dataclass_fields__)
         raise ValueError(f"rollouts have no field {name!r} to sort by: choose one of {fields}")
-    value: Callable[[RolloutRow], Any] = lambda row: getattr(row, name)
+
+    def value(row: RolloutRow) -> Any:
+        return getattr(row, name)
+
     known = [row for row in rows if value(row) is not None]
     return sorted(known, key=value, reverse=by.startswith("-")) + [row for row in rows if value(row) is None]

@@ -103,14 +103,14 @@ def _reward_panels(reader: RunReader, entries: Sequence[Entry]) -> tuple[Panel, 
     return (
         Panel(
             title="Resolve rate",
-            note="Share of the rollouts of a step that resolve their task; the band is the 95 % interval over "
-            "its tasks.",
+            note="Share of the rollouts of a step that resolve their task; the band is the 95 % interval "
+            "over its tasks.",
             series=(rate,),
         ),
         Panel(
             title="Reward",
-            note="Mean reward of a step's rollouts without infrastructure faults; the band is the 95 % interval "
-            "over its tasks.",
+            note="Mean reward of a step's rollouts without infrastructure faults; the band is the 95 % "
+            "interval over its tasks.",
             series=(reward,),
         ),
     )

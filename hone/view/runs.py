@@ -21,8 +21,8 @@ _INSIDE = {"rollouts", "checkpoints", "workspaces", "tensorboard", "tokens", "st
 def find_runs(directories: Iterable[Path]) -> dict[str, Path]:
     """Return name -> directory of every training, evaluation and store at or below the directories.
 
-    A run below a given directory is named by its path from there, "arena-GRPO-0"; a given run by its own name.
-    The names stay the same when runs are added.
+    A run below a given directory is named by its path from there, "arena-GRPO-0"; a given run by its own
+    name. The names stay the same when runs are added.
     """
     found: dict[str, Path] = {}
     for given in directories:

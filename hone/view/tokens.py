@@ -99,7 +99,7 @@ def _node_advantages(reader: RunReader, trajectory: Trajectory, row: RolloutRow 
 def _columns(
     tree: TokenTree, rows: TokenRows | None, advantages: Mapping[int, float], trained: bool
 ) -> list[_Columns]:
-    """Return the columns of every node: recorded ones, or the advantages and weights that follow from rules."""
+    """Return the columns of every node: recorded ones, or the advantages and weights that follow by rule."""
     made = [_unknown(node, advantages.get(i)) for i, node in enumerate(tree.nodes)]
     for number, (branch, fresh) in enumerate(trained_branches(tree)):
         own = None if rows is None else rows.of_branch(number)

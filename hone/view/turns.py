@@ -36,7 +36,6 @@ def turn_views(trajectory: Trajectory) -> tuple[TurnView, ...]:
                     answers=answers,
                 )
             )
-            last = None
     if not matched:
         views += [_reply(trajectory, turn, begins, turn.reply, role="turn") for turn in trajectory.turns]
     return tuple(views)
@@ -61,6 +60,7 @@ def _reply(
         reasoning=reasoning,
         calls=calls,
         index=index,
+        reply=turn.reply,
         action=turn.action,
         exit_code=turn.exit_code,
         observation=turn.observation,

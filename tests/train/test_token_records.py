@@ -1,0 +1,129 @@
+"""What a training keeps of each trained token, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hone.outcomes import Outcome
+from hone.rollout.ledger import Ledger
+from hone.rollout.store import Store
+from hone.train.loop import recorded_steps, to_samples, train
+from hone.train.metrics import read_metrics
+from hone.train.settings import TrainSettings
+from hone.train.token_records import TokenRecorder, read_token_rows, token_file
+from hone.train.trainer import policy_trainer
+from hone.types import Sample
+from tests.train.examples import tiny_model
+from tests.train.toy_run import Crash, ToyRun, settings_of
+
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a finished run."""
+    run_dir = tmp_path_factory.mktemp("run")
+    run_to_end(run_dir)
+    return run_dir
+
+
+def run_to_end(run_dir: Path, settings: TrainSettings | None = None) -> None:
+    run = ToyRun(run_dir, settings or settings_of(STEPS))
+    try:
+        asyncio.run(train(run.parts))
+    finally:
+        run.close()
+
+
+def samples_of(run_dir: Path, step: int) -> list[Sample]:
+    """Return the samples of a step, made again from the stored rollouts."""
+    with Ledger.read(run_dir) as ledger:
+        batches = list(recorded_steps(ledger, Store(run_dir / "rollouts")))
+    return to_samples(batches[step], settings_of(STEPS), lambda t: t.outcome is Outcome.TURN_LIMIT)[1]
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+def test_each_trained_token_has_exactly_one_row(run_dir: Path, step: int) -> None:
+    samples = [sample for sample in samples_of(run_dir, step) if sample.advantage.any()]
+
+    assert len(samples) > 8
+    for sample in samples:
+        rows = read_token_rows(run_dir, step, sample.rollout_id)
+        assert rows is not None
+        at = np.flatnonzero(sample.weight)
+        assert rows.position.tolist() == at.tolist()
+        assert rows.advantage.tolist() == sample.advantage[at].tolist()
+        assert rows.weight.tolist() == sample.weight[at].tolist()
+        assert (rows.entropy > 0).all()
+    without = [sample for sample in samples_of(run_dir, step) if not sample.advantage.any()]
+    assert all(read_token_rows(run_dir, step, sample.rollout_id) is None for sample in without)
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+def test_mismatch_of_the_rows_is_the_metric(run_dir: Path, step: int) -> None:
+    gaps: list[float] = []
+    for sample in samples_of(run_dir, step):
+        rows = read_token_rows(run_dir, step, sample.rollout_id)
+        if rows is not None:
+            fresh = (rows.update == 0) & (sample.version[rows.position] == step)
+            gaps += (rows.logprob.astype(np.float64) - sample.logprobs[rows.position])[fresh].tolist()
+
+    gap = np.array(gaps)
+    metrics = read_metrics(run_dir)[step]
+    assert float((np.exp(gap) - 1 - gap).mean()) == pytest.approx(metrics["mismatch/k3"], abs=1e-15)
+    assert float(np.abs(gap).max()) == metrics["logp_gap_max"]
+
+
+def test_repeated_step_replaces_its_file(tmp_path: Path) -> None:
+    def crash(point: str, step: int) -> None:
+        if (point, step) == ("trained", 1):  # its rows are written, and it is not committed
+            raise Crash
+
+    run = ToyRun(tmp_path, settings_of(STEPS), crash)
+    with pytest.raises(Crash):
+        asyncio.run(train(run.parts))
+    run.close()
+    path = token_file(tmp_path, 1)
+    assert path.is_file()
+    path.write_bytes(b"of the step that was lost")
+    run_to_end(tmp_path)
+
+    assert any(read_token_rows(tmp_path, 1, s.rollout_id) is not None for s in samples_of(tmp_path, 1))
+    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == [
+        "step-000000.parquet",
+        "step-000001.parquet",
+    ]
+
+
+def test_recording_changes_no_weight(tmp_path: Path, run_dir: Path) -> None:
+    samples = samples_of(run_dir, 0)
+    with_rows, without = (policy_trainer(tiny_model(), settings_of(STEPS), temperature=1.0) for _ in range(2))
+
+    with_rows.step(samples, version=0, recorder=TokenRecorder(samples))
+    without.step(samples, version=0)
+
+    for one, other in zip(with_rows.logprobs(samples), without.logprobs(samples), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+def test_learner_without_logprobs_leaves_no_file(tmp_path: Path, run_dir: Path) -> None:
+    samples = samples_of(run_dir, 0)
+    trainer = policy_trainer(tiny_model(), settings_of(STEPS), temperature=1.0)
+    forward_backward = trainer.learner.forward_backward
+    trainer.learner.forward_backward = lambda rows: replace(  # type: ignore[method-assign]
+        forward_backward(rows), logprobs=None, entropies=None
+    )
+    recorder = TokenRecorder(samples)
+    token_file(tmp_path, 0).parent.mkdir()
+    token_file(tmp_path, 0).write_bytes(b"of an earlier attempt")
+
+    trainer.step(samples, version=0, recorder=recorder)
+    recorder.write(tmp_path, 0)
+
+    assert not token_file(tmp_path, 0).exists()
+    assert read_token_rows(tmp_path, 0, samples[0].rollout_id) is None
