@@ -137,6 +137,7 @@ class HandMade:
     def __init__(self, rollouts: int = 3) -> None:
         self.state = RunState.RUNNING
         self.table = [row(i, directory=f"r-{i}") for i in range(rollouts)]
+        self.missing: set[str] = set()  # directories whose files are gone
         self.asked: list[tuple[Filter, int, int]] = []
 
     def runs(self) -> Sequence[RunLine]:
@@ -307,5 +308,5 @@ class HandMade:
 
     def _known(self, name: str, directory: str) -> None:
         self._line(name)
-        if directory not in {each.directory for each in self.table}:
+        if directory in self.missing or directory not in {each.directory for each in self.table}:
             raise NotFound(f"the run {name} stored no rollout {directory!r}")

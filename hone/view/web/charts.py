@@ -296,7 +296,7 @@ def _tick_label(value: float, unit: str) -> str:
     if unit == "%":
         return f"{100 * value:.3g} %"
     if value and abs(value) < 0.001:
-        return f"{value:.0e}".replace("e-0", "e-")
+        return f"{value:.2g}".replace("e-0", "e-")
     if abs(value) >= 10_000:
         return f"{value / 1000:,.4g}k" if abs(value) < 1e6 else f"{value / 1e6:.4g}M"
     return f"{value:.4g}"
@@ -305,8 +305,8 @@ def _tick_label(value: float, unit: str) -> str:
 def _step_ticks(first: int, last: int, x_of: Scale) -> tuple[Tick, ...]:
     if first == last:
         return (Tick(at=round(x_of(first), 1), label=str(first)),)
-    found = sorted({round(v) for v in _nice(first, last, 6)})
-    return tuple(Tick(at=round(x_of(v), 1), label=str(v)) for v in found)
+    found = [v for v in _nice(first, last, min(6, last - first)) if v == round(v)]
+    return tuple(Tick(at=round(x_of(v), 1), label=str(round(v))) for v in found)
 
 
 def _bar_ticks(steps: Sequence[int], centre: Sequence[float]) -> tuple[Tick, ...]:
