@@ -105,7 +105,7 @@ def _cells(row: RolloutRow) -> list[str]:
     marks = [name for name, shown in (("tampered", row.tampered), ("signals", row.signals > 0)) if shown]
     use = row.disposition or ""
     return [
-        row.directory or row.rollout_id,
+        _short(row),
         "-" if row.step is None else str(row.step),
         ", ".join([row.outcome or "under way", *(mark for mark in marks if mark != row.outcome)]),
         "-" if row.reward is None else f"{row.reward:+g}",
@@ -114,6 +114,12 @@ def _cells(row: RolloutRow) -> list[str]:
         "-" if row.seconds is None else f"{row.seconds:.1f}",
         use if row.reason is None else f"{use}: {row.reason}",
     ]
+
+
+def _short(row: RolloutRow) -> str:
+    """Return the name of a rollout without the time at its end, which is enough to find it."""
+    stem = (row.directory or "").rpartition("__")[0]
+    return stem if stem and stem != row.task_id else row.directory or row.rollout_id
 
 
 def bar(fraction: float) -> str:

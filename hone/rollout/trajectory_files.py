@@ -99,6 +99,7 @@ def _summary(trajectory: Trajectory) -> Json:
     verdict = trajectory.verdict
     return {
         "turns": len(trajectory.turns),
+        "sampled_tokens": trajectory.tree.sampled_tokens or sum(c.sampled_tokens for c in trajectory.calls),
         "resolved": solved(trajectory.outcome, verdict),
         "tampered": verdict is not None and verdict.tampered is not None,
     }

@@ -30,8 +30,8 @@ _ERROR = re.compile(
 )
 _STOPPED = re.compile(r"^the test session was stopped by (?P<name>\w+) ?(?P<text>.*)$", re.MULTILINE)
 _WHOLE = re.compile(
-    r"^(?:.*(?:did not run to its end|was stopped after|the sandbox was lost|took its sandbox down|"
-    r"skipped or xfailed, but not|were not done after|did not end within|timed out).*)$",
+    r"^(?:.*(?:did not run to its end|stopped after|the sandbox was lost|took its sandbox down|"
+    r"skipped or xfailed, but not|timed out).*)$",
     re.MULTILINE,
 )
 

@@ -53,7 +53,7 @@ def _facts(meta: Mapping[str, Any]) -> Stored:
         resolved=meta.get("resolved"),
         tampered=bool(meta.get("tampered")) or meta["outcome"] == "tampered",
         turns=meta.get("turns", sum(call["purpose"] == "main" for call in calls)),
-        sampled_tokens=sum(call["sampled_tokens"] for call in calls),
+        sampled_tokens=meta.get("sampled_tokens", sum(call["sampled_tokens"] for call in calls)),
         forks=sum((more.get("forks") or {}).values()),
         signals=len(more.get("signals") or ()),
         seconds=sum(timings.get(stage, 0.0) for stage in WORK),

@@ -30,7 +30,7 @@ def task_page(reader: RunReader, task_id: str) -> TaskPage:
     steps = in_baseline(_entries(reader, task_id))
     return TaskPage(
         task_id=task_id,
-        problem=_problem(reader, task, rows[-1].directory if rows else None),
+        problem=_problem(reader, task, next((row.directory for row in rows[::-1] if row.directory), None)),
         environment={} if task is None else asdict(task.environment),
         checks={} if task is None else asdict(task.checks),
         rates=tuple(rate_point(step, ended, reader.is_resolved) for step, ended in sorted(steps.items())),

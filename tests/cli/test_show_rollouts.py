@@ -41,7 +41,7 @@ def test_outcomes_are_counted_and_chosen(run: Path, show: Show) -> None:
     table = json.loads(show(run, "--outcome", "resolved", "--sort", "rollout_id", "--limit", 2, "--json"))
     assert (table["found"], table["total"]) == (3, 7)
     assert [row["rollout_id"] for row in table["rows"]] == ["r00", "r10"]
-    assert all(row["turns"] == 1 and row["sampled_tokens"] == 0 for row in table["rows"])
+    assert all(row["turns"] == 1 and row["sampled_tokens"] == 2 for row in table["rows"])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_rollouts_are_listed(run: Path, show: Show, chosen: list[str], found: se
     rows = json.loads(show(run, *chosen, "--json"))["rows"]
     assert {row["rollout_id"] for row in rows} == found
     text = show(run, *chosen)
-    assert all((row["directory"] or row["rollout_id"]) in text for row in rows)
+    assert all((row["directory"] or row["rollout_id"]).rpartition("__")[0] in text for row in rows)
 
 
 def test_unknown_outcome_and_field_are_named(run: Path, show: Show) -> None:

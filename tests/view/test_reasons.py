@@ -152,7 +152,7 @@ def test_import_error_is_not_a_missing_test(log: str) -> None:
     [
         (STOPPED, "SyntaxError: unmatched ']' (share.py, line 1)"),
         ("the test session was stopped by KeyboardInterrupt ", "KeyboardInterrupt"),
-        ("..\nthe tests were not done after 60 s", "not run: the tests were not done after 60 s"),
+        ("..\nthe tests were stopped after 60 s", "not run: the tests were stopped after 60 s"),
         (
             "a\nthe patch took its sandbox down, twice: x",
             "not run: the patch took its sandbox down, twice: x",
