@@ -46,7 +46,8 @@ def show(
         str,
         typer.Argument(
             metavar="RUN[/ROLLOUT]",
-            help="A run, or one of its rollouts by the start of its name, a group or a task by its id.",
+            help="A run, or one of its rollouts by the start of its name, a group or a task by its id; or an "
+            "ATIF file.",
         ),
     ],
     outcome: Annotated[
@@ -76,6 +77,9 @@ def show(
 
     [bold]Example[/bold]: hone show runs/quickstart/train-0007
     """
+    if Path(name).is_file():
+        _show_file(Path(name), as_json)
+        return
     listing = Listing(outcome=outcome, step=step, task=task, sort=sort, limit=limit)
     run = run_directory(name)
     if run is not None:
@@ -95,6 +99,15 @@ def show(
     if listing.is_asked:
         raise UsageError(f"{name} is a part of a run: list the rollouts of the run itself, {run}")
     _show_part(run, part, tokens=tokens, as_json=as_json)
+
+
+def _show_file(file: Path, as_json: bool) -> None:
+    """Print a rollout of any framework, from an ATIF file."""
+    from hone.cli.show_rollout import print_page
+    from hone.launch.trajectories import read_atif
+    from hone.view.rollout_page import page_of
+
+    print_page(page_of(read_atif(file)), as_json=as_json)
 
 
 def _show_part(run: Path, part: str, *, tokens: bool, as_json: bool) -> None:

@@ -32,7 +32,11 @@ _MARKS = {TestStatus.PASSED: "green", TestStatus.SKIPPED: "yellow", TestStatus.X
 
 def print_rollout(reader: RunReader, name: str, *, as_json: bool) -> None:
     """Print the rollout in the directory `name`. Raises StoreError when it is damaged."""
-    page = rollout_page(reader, name, with_task=False)
+    print_page(rollout_page(reader, name, with_task=False), as_json=as_json)
+
+
+def print_page(page: RolloutPage, *, as_json: bool) -> None:
+    """Print a rollout."""
     if as_json:
         print_json(json_ready(_record(page)))
         return
@@ -85,7 +89,6 @@ def print_tokens(reader: RunReader, name: str, *, as_json: bool) -> None:
 
 def print_group(reader: RunReader, group_id: str, *, as_json: bool) -> None:
     """Print the rollouts of one task that share a baseline."""
-    reader.read_stored(None)
     page = group_page(reader, group_id)
     if as_json:
         print_json(json_ready(page))
@@ -100,7 +103,6 @@ def print_group(reader: RunReader, group_id: str, *, as_json: bool) -> None:
 
 def print_task(reader: RunReader, task_id: str, *, as_json: bool) -> None:
     """Print a task, its resolve rate over the steps and its rollouts."""
-    reader.read_stored(None)
     page = task_page(reader, task_id)
     if as_json:
         print_json(json_ready(page))

@@ -109,8 +109,8 @@ def _cells(row: RolloutRow) -> list[str]:
         "-" if row.step is None else str(row.step),
         ", ".join([row.outcome or "under way", *(mark for mark in marks if mark != row.outcome)]),
         "-" if row.reward is None else f"{row.reward:+g}",
-        str(row.turns),
-        str(row.sampled_tokens),
+        "-" if row.turns is None else str(row.turns),
+        "-" if row.sampled_tokens is None else str(row.sampled_tokens),
         "-" if row.seconds is None else f"{row.seconds:.1f}",
         use if row.reason is None else f"{use}: {row.reason}",
     ]

@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from hone.outcomes import Outcome
-from hone.rollout.rewards import solved
 from hone.types import Judgement, Node, Scores, TokenTree, Trajectory
 
 FORMAT = "hone-trajectory-1"
@@ -100,7 +99,7 @@ def _summary(trajectory: Trajectory) -> Json:
     return {
         "turns": len(trajectory.turns),
         "sampled_tokens": trajectory.tree.sampled_tokens or sum(c.sampled_tokens for c in trajectory.calls),
-        "resolved": solved(trajectory.outcome, verdict),
+        "resolved": verdict is not None and verdict.resolved,
         "tampered": verdict is not None and verdict.tampered is not None,
     }
 

@@ -40,7 +40,7 @@ def group_advantages(reader: RunReader, rows: Sequence[RolloutRow]) -> Advantage
 
 def _light(row: RolloutRow) -> Trajectory:
     """Return a rollout with what an algorithm may look at: outcome, reward and number of sampled tokens."""
-    tokens = np.zeros(row.sampled_tokens, np.int32)
+    tokens = np.zeros(row.sampled_tokens or 0, np.int32)
     node = Node(
         parent=None, tokens=tokens, sampled=True, logprobs=tokens.astype(np.float32), version=tokens, turn=0
     )

@@ -10,13 +10,13 @@ from hone.view.advantages import group_advantages
 from hone.view.errors import NotFound
 from hone.view.reader import RunReader
 from hone.view.records import GroupPage
-from hone.view.rollouts import rollout_rows
+from hone.view.rollouts import rows_read
 from hone.view.turns import turn_views
 
 
 def group_page(reader: RunReader, group_id: str) -> GroupPage:
     """Return the page of a group. Raises NotFound for a group that the run does not have."""
-    found = [row for row in rollout_rows(reader) if row.group_id == group_id]
+    found = rows_read(reader, lambda row: row.group_id == group_id and bool(group_id))
     if not found:
         raise NotFound(f"run {reader.name} has no group {group_id!r}")
     rows = sorted(found, key=lambda row: (row.index, row.dispatched_at or 0.0))

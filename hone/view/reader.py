@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from hone.config import ConfigError, RunSettings, resolve
 from hone.outcomes import OUTCOME_RULES, Outcome
@@ -89,8 +93,12 @@ class RunReader:
         return self._read("results", (RESULTS,), self._read_results)
 
     def settings(self) -> RunSettings | None:
-        """Return the settings of the run; None without a recipe that this version reads."""
-        return self._read("settings", (RECIPE,), self._read_settings)
+        """Return the settings of a run or a finished evaluation; None where this version cannot read them."""
+        return self._read("settings", (RECIPE, SUMMARY), self._read_settings)
+
+    def values(self) -> Mapping[str, Any]:
+        """Return what a run's recipe or an evaluation's summary sets, as nested values, of any version."""
+        return self._read("values", (RECIPE, SUMMARY), self._read_values)
 
     def recipe(self) -> str:
         """Return the resolved recipe of a training, "" without one."""
@@ -115,13 +123,13 @@ class RunReader:
             names = self.names()
         return [name for name in names if name not in self._stored][::-1]
 
-    def read_stored(self, seconds: float | None = None) -> bool:
+    def read_stored(self, seconds: float | None = None, names: Iterable[str] | None = None) -> bool:
         """Read stored rollouts that were not read yet for up to `seconds`; return whether none is left.
 
-        Each file is read once, about 5000 a second.
+        `names`: only these. Each file is read once.
         """
         until = None if seconds is None else time.monotonic() + seconds
-        for name in self.unread():
+        for name in self.unread() if names is None else [n for n in names if n not in self._stored]:
             if until is not None and time.monotonic() >= until:
                 return False
             self._stored[name] = read_stored(self.store.root / name)
@@ -187,9 +195,22 @@ class RunReader:
 
     def _read_settings(self) -> RunSettings | None:
         try:
-            return resolve(self.directory / RECIPE) if (self.directory / RECIPE).is_file() else None
-        except ConfigError:  # written by another version
+            if (self.directory / RECIPE).is_file():
+                return resolve(self.directory / RECIPE)
+            values = self._read_values()
+            return RunSettings.model_validate(values) if values else None
+        except (ConfigError, ValidationError):  # written by another version
             return None
+
+    def _read_values(self) -> Mapping[str, Any]:
+        try:
+            if (self.directory / RECIPE).is_file():
+                return tomllib.loads((self.directory / RECIPE).read_text(encoding="utf-8"))
+            if (self.directory / SUMMARY).is_file():
+                return json.loads((self.directory / SUMMARY).read_bytes())["args"]
+        except (ValueError, KeyError):  # not the file that it is named like
+            pass
+        return {}
 
     def _read(self, what: str, files: tuple[str, ...], read: Any) -> Any:
         """Return what `read` returns, from memory while the files are unchanged."""

@@ -6,16 +6,18 @@ A log is the tail of an output that tested code can write to: it explains a verd
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hone.evaluate.rollout_page import ORDER
+from hone.grading.controls import split_log
 from hone.types import Checks, TestStatus, Verdict
 from hone.view.records import TestLine, VerdictView
 
 EXCERPT_LINES = 60  # of a log about one test
 PASSED = (TestStatus.PASSED, TestStatus.SKIPPED, TestStatus.XFAILED)
-ORDER = (*(status for status in TestStatus if status not in PASSED), *PASSED[1:], PASSED[0])
 
 _UNITTEST = re.compile(r"^={20,}\n(?:FAIL|ERROR): (?P<head>.+)\n(?:.+\n)?-{20,}\n", re.MULTILINE)
 _PYTEST = re.compile(r"^_{3,} (?P<head>.+?) _{3,}$", re.MULTILINE)
@@ -61,15 +63,12 @@ def verdict_view(verdict: Verdict, checks: Checks | None = None) -> VerdictView:
 
 def explained_tests(verdict: Verdict, checks: Checks | None) -> tuple[TestLine, ...]:
     """Return every hidden test and why it failed, failed ones first."""
-    parts = _parts(verdict.log)
-    lines = [_line(name, status, verdict, parts, checks) for name, status in verdict.tests.items()]
+    lines = [_line(name, status, verdict, checks) for name, status in verdict.tests.items()]
     return tuple(sorted(lines, key=lambda line: ORDER.index(line.status)))
 
 
-def _line(
-    name: str, status: TestStatus, verdict: Verdict, parts: list[_Part], checks: Checks | None
-) -> TestLine:
-    why, excerpt = ("", "") if status in PASSED else explain(name, status, verdict, parts)
+def _line(name: str, status: TestStatus, verdict: Verdict, checks: Checks | None) -> TestLine:
+    why, excerpt = ("", "") if status in PASSED else explain(name, status, verdict)
     return TestLine(name=name, status=status, kind=_kind(name, checks), why=why, excerpt=excerpt)
 
 
@@ -81,17 +80,16 @@ def _kind(name: str, checks: Checks | None) -> str:
     return "pass_to_pass" if name in checks.pass_to_pass else ""
 
 
-def explain(
-    name: str, status: TestStatus, verdict: Verdict, parts: list[_Part] | None = None
-) -> tuple[str, str]:
+def explain(name: str, status: TestStatus, verdict: Verdict) -> tuple[str, str]:
     """Return why a test did not pass, in one line, and the part of the log about it ("": none).
 
     Example: a test of a file that cannot be imported -> ("ImportError: cannot import name 'area' ...", ...).
     """
-    log = verdict.log
     if not verdict.applied:
-        return _last_line(log) or "the patch could not be applied", ""
-    parts = _parts(log) if parts is None else parts
+        return _last_line(verdict.log) or "the patch could not be applied", ""
+    first, second, of_second = split_log(verdict.log)
+    log = second if name in of_second else first
+    parts = _parts(log)
     part = _of_test(name, parts) or _of_file(name, parts)
     if part is not None:
         return _error_line(part.text) or part.head, _cut(part.text)
@@ -113,7 +111,8 @@ def _stop(found: re.Match[str]) -> str:
     return f"{found['name']}: {text}" if text else found["name"]
 
 
-def _parts(log: str) -> list[_Part]:
+@functools.lru_cache(maxsize=4)
+def _parts(log: str) -> tuple[_Part, ...]:
     """Return the parts of a log about single tests or files, of pytest and of unittest, in order."""
     parts: list[_Part] = []
     for pattern, ends in ((_UNITTEST, _UNITTEST_ENDS), (_PYTEST, _PYTEST_ENDS)):
@@ -123,10 +122,10 @@ def _parts(log: str) -> list[_Part]:
             end = ends.search(log, head.end(), stop)
             text = log[head.start() : stop if end is None else end.start()]
             parts.append(_Part(head["head"].strip(), text.strip("\n")))
-    return parts
+    return tuple(parts)
 
 
-def _of_test(name: str, parts: list[_Part]) -> _Part | None:
+def _of_test(name: str, parts: Sequence[_Part]) -> _Part | None:
     """Return the part about a test: `tests/test_a.py::Case::test_x[1]` or `test_x (tests.test_a.Case)`."""
     file, dotted, short = _names(name)
     found = [part for part in parts if _names_test(part.head, dotted, short)]
@@ -159,7 +158,7 @@ def _names_test(head: str, dotted: str, short: str) -> bool:
     return plain == full or plain.endswith(f".{full}") or full.endswith(f".{plain}")
 
 
-def _of_file(name: str, parts: list[_Part]) -> _Part | None:
+def _of_file(name: str, parts: Sequence[_Part]) -> _Part | None:
     """Return the part about the file of a test that could not be imported."""
     file, dotted, _ = _names(name)
     for part in parts:

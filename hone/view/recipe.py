@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,13 +35,9 @@ def differences_between(
 def values_of(reader: RunReader) -> dict[str, str]:
     """Return dotted key -> value as text of the settings that a run's resolved recipe sets.
 
-    Read from the text, so that a recipe of another version of Hone can be shown too.
+    Read as plain values, so that a recipe of another version of Hone can be shown too.
     """
-    try:
-        tree = tomllib.loads(reader.recipe())
-    except tomllib.TOMLDecodeError:
-        return {}
-    return {key: as_text(value) for key, value in _leaves(tree, "")}
+    return {key: as_text(value) for key, value in _leaves(reader.values(), "")}
 
 
 def as_text(value: Any) -> str:

@@ -147,10 +147,10 @@ class RolloutRow:
     disposition: str | None  # "trained", "masked", "dropped"
     reason: str | None
     tampered: bool
-    signals: int
+    signals: int  # 0 until its files were read; so are forks
     forks: int
-    turns: int
-    sampled_tokens: int
+    turns: int | None  # None until its files were read; so is sampled_tokens
+    sampled_tokens: int | None
     seconds: float | None
     dispatched_at: float | None
 

@@ -16,7 +16,7 @@ from hone.view.errors import NotFound
 from hone.view.reader import RunReader
 from hone.view.reasons import verdict_view
 from hone.view.records import DiffLine, RolloutPage, RolloutRow
-from hone.view.rollouts import find_row, rollout_rows
+from hone.view.rollouts import find_row, rollout_rows, rows_read
 from hone.view.stored import WORK
 from hone.view.tasks import checks_of
 from hone.view.turns import lanes, turn_views
@@ -32,7 +32,7 @@ def rollout_page(reader: RunReader, directory: str, *, with_task: bool = True) -
     trajectory = load(folder)
     page = page_of(trajectory, checks_of(reader, trajectory.task_id) if with_task else None)
     row = _merged(find_row(reader, directory), page.row, directory)
-    others = [each for each in rollout_rows(reader) if each.group_id == row.group_id and each.group_id]
+    others = rows_read(reader, lambda each: each.group_id == row.group_id and bool(each.group_id))
     group = tuple(row if each.directory == directory else each for each in others) or (row,)
     advantages = group_advantages(reader, group)
     before, after = _neighbours(rollout_rows(reader), directory)

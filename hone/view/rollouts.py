@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hone.outcomes import OUTCOME_RULES, Outcome
@@ -47,6 +47,13 @@ def rollout_rows(reader: RunReader) -> Sequence[RolloutRow]:
     return reader.remember(("rows", kind, id(source), reader.stored_count), source, lambda: _rows(reader))
 
 
+def rows_read(reader: RunReader, chosen: Callable[[RolloutRow], bool]) -> tuple[RolloutRow, ...]:
+    """Return the chosen rows of a run after their files were read, so that nothing about them is unknown."""
+    names = [row.directory for row in rollout_rows(reader) if row.directory is not None and chosen(row)]
+    reader.read_stored(names=names)
+    return tuple(row for row in rollout_rows(reader) if chosen(row))
+
+
 def find_row(reader: RunReader, directory: str) -> RolloutRow | None:
     """Return the row of a stored rollout; None: the run does not know it."""
     return next((row for row in rollout_rows(reader) if row.directory == directory), None)
@@ -82,8 +89,8 @@ def _of_entry(entry: Entry, stored: Stored | None, reader: RunReader) -> Rollout
         tampered=outcome is Outcome.TAMPERED or (stored is not None and stored.tampered),
         signals=0 if stored is None else stored.signals,
         forks=0 if stored is None else stored.forks,
-        turns=0 if stored is None else stored.turns,
-        sampled_tokens=0 if stored is None else stored.sampled_tokens,
+        turns=None if stored is None else stored.turns,
+        sampled_tokens=None if stored is None else stored.sampled_tokens,
         seconds=seconds if stored is None else stored.seconds,
         dispatched_at=entry.dispatched_at,
     )
@@ -117,10 +124,7 @@ def _of_result(result: Mapping[str, Any], stored: Stored | None) -> RolloutRow:
 
 
 def _of_name(name: str, stored: Stored | None) -> RolloutRow:
-    outcome = None if stored is None else Outcome(stored.outcome)
-    resolved = None if stored is None or stored.resolved is None else stored.resolved
-    if resolved is None and outcome is not None:
-        resolved = outcome is Outcome.RESOLVED
+    outcome = None if stored is None else stored.outcome
     return RolloutRow(
         directory=name,
         rollout_id=name if stored is None else stored.rollout_id,
@@ -133,14 +137,14 @@ def _of_name(name: str, stored: Stored | None) -> RolloutRow:
         outcome=None if outcome is None else outcome.value,
         fault=None if outcome is None else OUTCOME_RULES[outcome].fault.value,
         reward=None if stored is None else stored.reward,
-        resolved=resolved,
+        resolved=None if stored is None else stored.resolved,
         disposition=None,
         reason=None,
         tampered=stored is not None and stored.tampered,
         signals=0 if stored is None else stored.signals,
         forks=0 if stored is None else stored.forks,
-        turns=0 if stored is None else stored.turns,
-        sampled_tokens=0 if stored is None else stored.sampled_tokens,
+        turns=None if stored is None else stored.turns,
+        sampled_tokens=None if stored is None else stored.sampled_tokens,
         seconds=None if stored is None else stored.seconds,
         dispatched_at=_saved_at(name, 0.0 if stored is None else stored.seconds),
     )

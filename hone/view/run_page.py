@@ -21,10 +21,11 @@ from hone.view.curve import (
 from hone.view.panels import panels
 from hone.view.reader import RunReader
 from hone.view.recipe import differences
-from hone.view.records import Event, OutcomeSteps, Panel, Point, RunKind, Running, RunPage, Series
+from hone.view.records import Event, OutcomeSteps, Panel, Point, RolloutRow, RunKind, Running, RunPage, Series
 from hone.view.rollouts import rollout_rows
 from hone.view.runs import count_outcomes, run_line
 
+READ_S = 2.0  # spent on stored files where only these tell the outcomes
 FAULTS = 200  # most events of single faults; the newest are shown
 _INTERRUPTED, _ROLLED_BACK = "interrupted", "rolled_back"
 
@@ -39,7 +40,7 @@ def run_page(reader: RunReader) -> RunPage:
     return RunPage(
         line=run_line(reader),
         counts=counts(reader),
-        panels=(*_rewards(reader), *panels(metrics)),
+        panels=(*_rewards(reader), *panels(metrics), *_lengths(reader)),
         validations=validations(reader),
         outcomes=outcome_steps(entries) if entries else outcome_totals(reader),
         events=events(reader),
@@ -118,12 +119,35 @@ def _reward_panels(reader: RunReader, entries: Sequence[Entry]) -> tuple[Panel, 
 
 def outcome_totals(reader: RunReader) -> tuple[OutcomeSteps, ...]:
     """Return how many stored rollouts ended in each outcome, where no ledger keeps steps."""
-    reader.read_stored()
+    reader.read_stored(READ_S)
     totals = count_outcomes(row.outcome for row in rollout_rows(reader) if row.outcome is not None)
     return tuple(
         OutcomeSteps(outcome=name, fault=OUTCOME_RULES[Outcome(name)].fault.value, counts={}, total=number)
         for name, number in totals.items()
     )
+
+
+def _lengths(reader: RunReader) -> tuple[Panel, ...]:
+    """Return the panel of sampled tokens per rollout, of the steps whose rollouts were all read."""
+    source = rollout_rows(reader)
+    return reader.remember(("lengths", id(source)), source, lambda: _length_panels(source))
+
+
+def _length_panels(rows: Sequence[RolloutRow]) -> tuple[Panel, ...]:
+    lengths: dict[int, list[int | None]] = {}
+    for row in rows:
+        if row.step is not None and row.directory is not None:
+            lengths.setdefault(row.step, []).append(row.sampled_tokens)
+    points: list[Point] = []
+    for step, found in sorted(lengths.items()):
+        known = [tokens for tokens in found if tokens is not None]
+        if len(known) == len(found):
+            points.append(Point(step=step, value=sum(known) / len(known)))
+    if not points:
+        return ()
+    series = Series(name="sampled_tokens", title="sampled tokens", unit="tokens", points=tuple(points))
+    note = "Mean tokens that the policy sampled in a rollout; a rise costs time before it gains reward."
+    return (Panel(title="Sampled tokens of a rollout", note=note, series=(series,)),)
 
 
 def running(entries: Sequence[Entry]) -> tuple[Running, ...]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hone.outcomes import OUTCOME_RULES, Outcome
+
 WORK = ("start", "agent", "patch", "close", "grade")  # stages in which a rollout holds a sandbox
 
 
@@ -19,9 +21,9 @@ class Stored:
     task_id: str
     group_id: str
     index: int
-    outcome: str
+    outcome: Outcome
     reward: float | None
-    resolved: bool | None  # None: not recorded
+    resolved: bool  # whether the task counts as resolved, see `hone.rollout.rewards.solved`
     tampered: bool
     turns: int
     sampled_tokens: int
@@ -41,6 +43,7 @@ def read_stored(directory: Path) -> Stored | None:
 
 def _facts(meta: Mapping[str, Any]) -> Stored:
     more: Mapping[str, Any] = meta["sample_metadata"]
+    outcome = Outcome(meta["outcome"])
     calls = more.get("calls") or ()
     timings: Mapping[str, float] = meta["timings"]
     return Stored(
@@ -48,10 +51,11 @@ def _facts(meta: Mapping[str, Any]) -> Stored:
         task_id=meta["instance_id"],
         group_id=meta["group_id"],
         index=meta["index"],
-        outcome=meta["outcome"],
+        outcome=outcome,
         reward=meta["reward"],
-        resolved=meta.get("resolved"),
-        tampered=bool(meta.get("tampered")) or meta["outcome"] == "tampered",
+        resolved=outcome is Outcome.RESOLVED
+        or (OUTCOME_RULES[outcome].graded and meta.get("resolved", False)),
+        tampered=bool(meta.get("tampered")) or outcome is Outcome.TAMPERED,
         turns=meta.get("turns", sum(call["purpose"] == "main" for call in calls)),
         sampled_tokens=meta.get("sampled_tokens", sum(call["sampled_tokens"] for call in calls)),
         forks=sum((more.get("forks") or {}).values()),

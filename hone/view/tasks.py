@@ -15,14 +15,14 @@ from hone.view.curve import in_baseline, rate_point
 from hone.view.errors import NotFound
 from hone.view.reader import RunReader
 from hone.view.records import RunKind, TaskPage
-from hone.view.rollouts import rollout_rows
+from hone.view.rollouts import rows_read
 
-BRIEF_S, LONG_S = 0.2, 10.0  # that a page waits for the tasks: one that can do without them, and theirs
+BRIEF_S, LONG_S = 0.2, 3.0  # that a page waits for the tasks: one that can do without them, and theirs
 
 
 def task_page(reader: RunReader, task_id: str) -> TaskPage:
     """Return the page of a task of a run. Raises NotFound for a task that the run knows nothing of."""
-    rows = tuple(row for row in rollout_rows(reader) if row.task_id == task_id)
+    rows = rows_read(reader, lambda row: row.task_id == task_id)
     task = tasks_of(reader, wait_s=LONG_S).get(task_id)
     if task is None and not rows:
         raise NotFound(f"run {reader.name} has no task {task_id!r}")

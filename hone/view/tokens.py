@@ -18,7 +18,7 @@ from hone.view.advantages import group_advantages
 from hone.view.reader import RunReader
 from hone.view.records import NodeTokens, RolloutRow, TokenPage
 from hone.view.rollout_page import stored_directory
-from hone.view.rollouts import find_row, rollout_rows
+from hone.view.rollouts import find_row, rows_read
 from hone.view.vocabulary import Vocabulary, find_vocabulary
 
 _TRAINED = "trained"
@@ -84,7 +84,7 @@ def _node_advantages(reader: RunReader, trajectory: Trajectory, row: RolloutRow 
     """Return node -> advantage, as the run's algorithm computes them; {} where it cannot be told."""
     if row is None:
         return {}
-    group = [other for other in rollout_rows(reader) if other.group_id == row.group_id]
+    group = rows_read(reader, lambda other: other.group_id == row.group_id)
     found = group_advantages(reader, group)
     if found is None or row.rollout_id not in found.advantages:
         return {}

@@ -97,7 +97,7 @@ def lanes(trajectory: Trajectory) -> tuple[Lane, ...]:
         if model:
             made.append(Lane(name="model", begins=now, seconds=model, turn=turn.index))
         if turn.seconds > model:
-            name = "exec" if model or not waited else "agent"
+            name = "exec" if waited else "agent"
             made.append(Lane(name=name, begins=now + model, seconds=turn.seconds - model, turn=turn.index))
         now += turn.seconds
     now = max(now, agent_ends)

@@ -110,3 +110,17 @@ def test_tokens_of_a_rollout_are_printed(run: Path, show: Show) -> None:
     assert "rendered, not sampled" in text
     assert "trained by step 0" in text
     assert "-0.5000" in text
+
+
+def test_rollout_of_another_framework_is_printed_from_its_file(show: Show, tmp_path: Path) -> None:
+    file = tmp_path / "foreign.json"
+    step = {"step_id": 1, "source": "user", "message": "add is wrong"}
+    reply = {"step_id": 2, "source": "agent", "message": "I fixed it."}
+    agent = {"name": "other", "version": "1"}
+    file.write_text(
+        json.dumps({"schema_version": "ATIF-v1.4", "session_id": "s", "agent": agent, "steps": [step, reply]})
+    )
+    text = show(file)
+    assert "add is wrong" in text
+    assert "I fixed it." in text
+    assert json.loads(show(file, "--json"))["agent"] == "other"

@@ -18,6 +18,9 @@ from hone.train.settings import TrainSettings
 from hone.train.token_records import TokenRecorder, read_token_rows, token_file
 from hone.train.trainer import policy_trainer
 from hone.types import Sample
+from hone.view.reader import RunReader
+from hone.view.rollouts import rollout_rows
+from hone.view.tokens import token_page
 from tests.train.examples import tiny_model
 from tests.train.toy_run import Crash, ToyRun, settings_of
 
@@ -127,3 +130,23 @@ def test_learner_without_logprobs_leaves_no_file(tmp_path: Path, run_dir: Path) 
 
     assert not token_file(tmp_path, 0).exists()
     assert read_token_rows(tmp_path, 0, samples[0].rollout_id) is None
+
+
+def test_token_page_shows_what_the_trainer_recorded(run_dir: Path) -> None:
+    reader = RunReader("run", run_dir)
+    trained = next(
+        row
+        for row in rollout_rows(reader)
+        if row.step == 1 and read_token_rows(run_dir, 1, row.rollout_id) is not None
+    )
+    page = token_page(reader, trained.directory or "")
+    rows = read_token_rows(run_dir, 1, trained.rollout_id)
+
+    assert rows is not None
+    assert page.source.startswith("tokens/step-000001.parquet: first pass over each token")
+    (reply,) = (node for node in page.nodes if node.sampled)
+    assert reply.trainer_logprobs == tuple(rows.logprob.tolist())
+    assert reply.entropies == tuple(rows.entropy.tolist())
+    assert reply.advantages == tuple(rows.advantage.tolist())
+    assert (reply.weights, page.trained) == ((1.0,) * 6, 6)
+    assert reply.why == "trained by step 1"

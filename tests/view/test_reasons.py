@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from hone.grading.controls import SECOND_RUN
 from hone.types import Checks, TestStatus, Verdict
 from hone.view.reasons import count_statuses, explained_tests, verdict_view
 
@@ -181,3 +184,13 @@ def test_failed_tests_come_first_and_bear_their_kind() -> None:
         ("a.py::test_kept", "pass_to_pass"),
     ]
     assert count_statuses(tests) == {"error": 1, "passed": 1}
+
+
+def test_reason_is_that_of_the_test_and_not_of_its_control() -> None:
+    """Of two runs, the first one held a control in place of the test."""
+    control = UNITTEST.replace("AssertionError: 5 != 6", "AssertionError: 5 != 7")
+    name = "tests/test_shapes.py::Shapes::test_area"
+    log = f"{control.rstrip()}\n{SECOND_RUN} {json.dumps([name])}\n{UNITTEST}"
+    assert why(log, name) == "AssertionError: 5 != 6"
+    assert why(log, "tests/test_shapes.py::Shapes::test_volume") == "shapes.ShapeError: no box"
+    assert why(control, name) == "AssertionError: 5 != 7"
