@@ -196,7 +196,7 @@ def test_filters_survive_the_query_string():
     )
     library = HandMade()
     client(library).get(f"/runs/first/rollouts?{write_filter(shown)}&first=2")
-    assert library.asked == [(shown, 2, 200)]
+    assert library.asked == [(shown, 2, 100)]
     assert write_filter(Filter()) == ""
     assert {field.name for field in fields(Filter)} >= set(
         dict(item.split("=") for item in write_filter(shown).split("&"))

@@ -24,7 +24,7 @@ from hone.view.records import (
 from hone.view.web import charts, compact
 from hone.view.web.query import BadQuery, read_filter, read_first, write_filter
 
-PER_PAGE = 200  # rollouts of a table on the server
+PER_PAGE = 100  # rollouts of a table on the server
 COMPARED = (2, 6)  # runs of a comparison: at least, at most
 
 
