@@ -1,6 +1,6 @@
-"""Seconds until a browser shows the table of 10,000 rollouts, and a rollout of 200 turns and 100,000 tokens.
+"""Seconds until a browser shows 10,000 rollouts, and a rollout of 200 turns and 100,000 tokens.
 
-    python benchmarks/view.py --chromium /usr/bin/chromium [--rollouts 10000] [--turns 200] [--tokens 100000]
+    python benchmarks/view.py --chromium PATH [--rollouts 10000] [--turns 200] [--tokens 100000]
 
 Makes a run with the real ledger and store, serves it with `hone view`, and opens each page `--repeat` times in
 a fresh Chromium, which Playwright drives. A page counts as open when its rows, turns or coloured tokens are
@@ -42,7 +42,7 @@ SHOWN = """selector => new Promise(done => {
 
 
 def long_rollout(turns: int, tokens: int) -> Trajectory:
-    """Return a rollout whose prompt, replies and outputs have `tokens` tokens in all, a fifth of them sampled."""
+    """Return a rollout of `tokens` tokens in all, a fifth of them sampled."""
     random = np.random.default_rng(0)
     per_turn = tokens // turns
     sampled = per_turn // 5

@@ -25,7 +25,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.
     pytest.importorskip("playwright.sync_api")
     named_file("HONE_TEST_CHROMIUM")
     run = tmp_path_factory.mktemp("quickstart") / "run"
-    command = [str(HONE), "quickstart", str(RECIPE), *sets(run, train__steps=12)]
+    command = [str(HONE), "quickstart", str(RECIPE), *sets(run, train__steps=12, train__max_idle_steps=100)]
     with (run.parent / "log").open("w") as log:
         running = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True, cwd=REPOSITORY)
         yield running
