@@ -41,21 +41,32 @@ def task_page(reader: RunReader, task_id: str) -> TaskPage:
 
 
 def checks_of(reader: RunReader, task_id: str) -> Checks | None:
-    """Return the checks of a task; None where its file is not at hand, or not read yet."""
-    task = tasks_of(reader, wait_s=BRIEF_S).get(task_id)
+    """Return the checks of a task; None where its file is not at hand, or not read yet.
+
+    The tasks of the curriculum are not made for this, but used once a page of a task has made them.
+    """
+    settings = reader.settings()
+    if settings is None or not _is_local(settings.tasks):
+        return None
+    made = settings.tasks.source != CURRICULUM or _key(settings.tasks) in _LOADING
+    task = tasks_of(reader, wait_s=BRIEF_S).get(task_id) if made else None
     return None if task is None else task.checks
 
 
 def tasks_of(reader: RunReader, *, wait_s: float) -> dict[str, Task]:
     """Return id -> task of the run's recipe; {} without one, or where its files are not on this machine.
 
-    The tasks are read once, in a thread, since those of the curriculum take seconds to make again; {} until
-    then, after `wait_s`.
+    The tasks are read once in this process, in a thread, since those of the curriculum take seconds to make
+    again; {} until then, after `wait_s`.
     """
     settings = reader.settings()
     if settings is None or not _is_local(settings.tasks):
         return {}
-    loading = reader.remember(("tasks",), None, lambda: _Loading(settings.tasks))
+    with _MUTEX:
+        key = _key(settings.tasks)
+        loading = _LOADING.get(key)
+        if loading is None:
+            loading = _LOADING[key] = _Loading(settings.tasks)
     loading.join(wait_s)
     return loading.tasks
 
@@ -75,6 +86,14 @@ class _Loading(threading.Thread):
         except (HoneError, OSError, ValueError):  # the files have changed since, or are gone
             return
         self.tasks = {task.id: task for _, tasks in splits.named() for task in tasks}
+
+
+_MUTEX = threading.Lock()
+_LOADING: dict[str, _Loading] = {}  # by settings: many runs have the same tasks
+
+
+def _key(settings: TasksSettings) -> str:
+    return settings.model_dump_json()
 
 
 def _is_local(settings: TasksSettings) -> bool:
