@@ -27,13 +27,14 @@ def task_page(reader: RunReader, task_id: str) -> TaskPage:
     if task is None and not rows:
         raise NotFound(f"run {reader.name} has no task {task_id!r}")
     asides = {aside.task_id: aside.reason for aside in reader.tasks_set_aside()}
+    is_resolved = reader.resolved_test()
     steps = in_baseline(_entries(reader, task_id))
     return TaskPage(
         task_id=task_id,
         problem=_problem(reader, task, next((row.directory for row in rows[::-1] if row.directory), None)),
         environment={} if task is None else asdict(task.environment),
         checks={} if task is None else asdict(task.checks),
-        rates=tuple(rate_point(step, ended, reader.is_resolved) for step, ended in sorted(steps.items())),
+        rates=tuple(rate_point(step, ended, is_resolved) for step, ended in sorted(steps.items())),
         rows=rows,
         set_aside=asides.get(task_id),
         found=task is not None,
