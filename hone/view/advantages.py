@@ -19,12 +19,17 @@ def group_advantages(reader: RunReader, rows: Sequence[RolloutRow]) -> Advantage
     """Return the advantages of the rollouts of one group; None outside of a training, or without settings.
 
     Without rewards for single turns they follow from the table's rows; otherwise stored rollouts are read.
+    None, too, where a critic or a teacher estimates them: only the records of a step's tokens tell those.
     """
     settings = reader.settings()
     if settings is None or reader.kind is not RunKind.TRAINING:
         return None
     algorithm = settings.train.algorithm
+    if algorithm.algorithm.critic is not None or settings.train.distill.enabled:
+        return None
     ended = [row for row in rows if row.outcome is not None and row.directory is not None]
+    if any(row.step is not None for row in ended):  # an attempt that no step consumed is in no baseline
+        ended = [row for row in ended if row.step is not None]
     try:
         trajectories = [
             reader.store.load(row.directory or "")

@@ -161,18 +161,21 @@ class RunReader:
             kept = self._steps[what, step] = (size, make())
         return kept[1]
 
-    def is_resolved(self, entry: Entry) -> bool:
-        """Return whether a rollout resolved its task, from its outcome and reward alone.
+    def resolved_test(self) -> Callable[[Entry], bool]:
+        """Return a function that says whether a rollout resolved its task, from outcome and reward alone.
 
         A rollout that a limit ended, but whose patch resolves the task, has the reward of a submitted fix.
         """
-        if entry.outcome is None or entry.outcome is Outcome.RESOLVED:
-            return entry.outcome is not None
         settings = self.settings()
         rewards = {} if settings is None else settings.rollout.rewards
-        reward = rewards.get(Outcome.RESOLVED, OUTCOME_RULES[Outcome.RESOLVED].reward)
-        own = rewards.get(entry.outcome, OUTCOME_RULES[entry.outcome].reward)
-        return OUTCOME_RULES[entry.outcome].graded and entry.reward == reward != own
+        worth = {outcome: rewards.get(outcome, rule.reward) for outcome, rule in OUTCOME_RULES.items()}
+        fix = worth[Outcome.RESOLVED]
+        limits = {o for o, rule in OUTCOME_RULES.items() if rule.graded and worth[o] != fix}
+
+        def is_resolved(entry: Entry) -> bool:
+            return entry.outcome is Outcome.RESOLVED or (entry.outcome in limits and entry.reward == fix)
+
+        return is_resolved
 
     def _ledger(self) -> tuple[Sequence[Entry], Sequence[SetAside], int | None]:
         return self._read("ledger", (LEDGER, f"{LEDGER}-wal"), self._read_ledger)

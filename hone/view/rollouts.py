@@ -62,13 +62,14 @@ def find_row(reader: RunReader, directory: str) -> RolloutRow | None:
 def _rows(reader: RunReader) -> tuple[RolloutRow, ...]:
     kind = reader.kind
     if kind is RunKind.TRAINING:
-        return tuple(_of_entry(e, reader.stored(e.directory or ""), reader) for e in reader.entries())
+        is_resolved = reader.resolved_test()
+        return tuple(_of_entry(e, reader.stored(e.directory or ""), is_resolved) for e in reader.entries())
     if kind is RunKind.EVALUATION:
         return tuple(_of_result(r, reader.stored(r["run_dir"])) for r in reader.results())
     return tuple(_of_name(name, reader.stored(name)) for name in reader.names())
 
 
-def _of_entry(entry: Entry, stored: Stored | None, reader: RunReader) -> RolloutRow:
+def _of_entry(entry: Entry, stored: Stored | None, is_resolved: Callable[[Entry], bool]) -> RolloutRow:
     outcome = entry.outcome
     seconds = None if entry.ended_at is None else entry.ended_at - entry.dispatched_at
     return RolloutRow(
@@ -83,7 +84,7 @@ def _of_entry(entry: Entry, stored: Stored | None, reader: RunReader) -> Rollout
         outcome=None if outcome is None else outcome.value,
         fault=None if outcome is None else OUTCOME_RULES[outcome].fault.value,
         reward=entry.reward,
-        resolved=None if outcome is None else reader.is_resolved(entry),
+        resolved=None if outcome is None else is_resolved(entry),
         disposition=None if entry.disposition is None else entry.disposition.value,
         reason=entry.reason,
         tampered=outcome is Outcome.TAMPERED or (stored is not None and stored.tampered),

@@ -90,9 +90,10 @@ def _reward_panels(reader: RunReader, entries: Sequence[Entry]) -> tuple[Panel, 
     if not by_step:
         return ()
     rewards = [entry.reward or 0.0 for _, ended in by_step for entry in ended]
+    is_resolved = reader.resolved_test()
     bounds = (min(-1.0, *rewards), max(1.0, *rewards))
     rates = tuple(
-        reader.remember_step("rate", step, len(ended), lambda: rate_point(step, ended, reader.is_resolved))  # noqa: B023 - called at once
+        reader.remember_step("rate", step, len(ended), lambda: rate_point(step, ended, is_resolved))  # noqa: B023 - called at once
         for step, ended in by_step
     )
     means = tuple(

@@ -27,13 +27,14 @@ def task_page(reader: RunReader, task_id: str) -> TaskPage:
     if task is None and not rows:
         raise NotFound(f"run {reader.name} has no task {task_id!r}")
     asides = {aside.task_id: aside.reason for aside in reader.tasks_set_aside()}
+    is_resolved = reader.resolved_test()
     steps = in_baseline(_entries(reader, task_id))
     return TaskPage(
         task_id=task_id,
         problem=_problem(reader, task, next((row.directory for row in rows[::-1] if row.directory), None)),
         environment={} if task is None else asdict(task.environment),
         checks={} if task is None else asdict(task.checks),
-        rates=tuple(rate_point(step, ended, reader.is_resolved) for step, ended in sorted(steps.items())),
+        rates=tuple(rate_point(step, ended, is_resolved) for step, ended in sorted(steps.items())),
         rows=rows,
         set_aside=asides.get(task_id),
         found=task is not None,
@@ -41,21 +42,32 @@ def task_page(reader: RunReader, task_id: str) -> TaskPage:
 
 
 def checks_of(reader: RunReader, task_id: str) -> Checks | None:
-    """Return the checks of a task; None where its file is not at hand, or not read yet."""
-    task = tasks_of(reader, wait_s=BRIEF_S).get(task_id)
+    """Return the checks of a task; None where its file is not at hand, or not read yet.
+
+    The tasks of the curriculum are not made for this, but used once a page of a task has made them.
+    """
+    settings = reader.settings()
+    if settings is None or not _is_local(settings.tasks):
+        return None
+    made = settings.tasks.source != CURRICULUM or _key(settings.tasks) in _LOADING
+    task = tasks_of(reader, wait_s=BRIEF_S).get(task_id) if made else None
     return None if task is None else task.checks
 
 
 def tasks_of(reader: RunReader, *, wait_s: float) -> dict[str, Task]:
     """Return id -> task of the run's recipe; {} without one, or where its files are not on this machine.
 
-    The tasks are read once, in a thread, since those of the curriculum take seconds to make again; {} until
-    then, after `wait_s`.
+    The tasks are read once in this process, in a thread, since those of the curriculum take seconds to make
+    again; {} until then, after `wait_s`.
     """
     settings = reader.settings()
     if settings is None or not _is_local(settings.tasks):
         return {}
-    loading = reader.remember(("tasks",), None, lambda: _Loading(settings.tasks))
+    with _MUTEX:
+        key = _key(settings.tasks)
+        loading = _LOADING.get(key)
+        if loading is None:
+            loading = _LOADING[key] = _Loading(settings.tasks)
     loading.join(wait_s)
     return loading.tasks
 
@@ -75,6 +87,14 @@ class _Loading(threading.Thread):
         except (HoneError, OSError, ValueError):  # the files have changed since, or are gone
             return
         self.tasks = {task.id: task for _, tasks in splits.named() for task in tasks}
+
+
+_MUTEX = threading.Lock()
+_LOADING: dict[str, _Loading] = {}  # by settings: many runs have the same tasks
+
+
+def _key(settings: TasksSettings) -> str:
+    return settings.model_dump_json()
 
 
 def _is_local(settings: TasksSettings) -> bool:

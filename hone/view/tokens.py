@@ -170,7 +170,7 @@ def _node(
     index: int, node: Node, columns: _Columns, branch: int, why: str, vocabulary: Vocabulary | None
 ) -> NodeTokens:
     ids = tuple(node.tokens.tolist())
-    raw = None if vocabulary is None else [vocabulary.bytes_of(token) for token in ids]
+    shown = None if vocabulary is None else vocabulary.show(ids)
     nothing: tuple[None, ...] = (None,) * len(ids)
     return NodeTokens(
         node=index,
@@ -179,8 +179,8 @@ def _node(
         sampled=node.sampled,
         branch=branch,
         ids=ids,
-        texts=None if raw is None else tuple(each.decode("utf-8", "replace") for each in raw),
-        bytes_hex=None if raw is None else tuple(each.hex() for each in raw),
+        texts=None if shown is None else tuple(text for text, _ in shown),
+        bytes_hex=None if shown is None else tuple(raw for _, raw in shown),
         logprobs=_known(node.logprobs) if node.sampled else nothing,
         versions=tuple(node.version.tolist()) if node.sampled else nothing,
         trainer_logprobs=_known(columns.logprobs),
@@ -193,6 +193,9 @@ def _node(
 
 def _known(values: Numbers) -> tuple[float | None, ...]:
     """Return the values, None for those that are not finite."""
-    return tuple(
-        value if finite else None for value, finite in zip(values.tolist(), np.isfinite(values), strict=True)
-    )
+    finite = np.isfinite(values)
+    if finite.all():
+        return tuple(values.tolist())
+    if not finite.any():
+        return (None,) * len(values)
+    return tuple(value if known else None for value, known in zip(values.tolist(), finite, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,16 @@ class Vocabulary:
         for added in data.get("added_tokens", ()):
             self._bytes[added["id"]] = added["content"].encode()
 
-    def bytes_of(self, token: int) -> bytes:
-        """Return the exact bytes of a token; those of "<id>" for an id that the vocabulary lacks."""
-        return self._bytes.get(token, f"<{token}>".encode())
+        self._shown: dict[int, tuple[str, str]] = {}
+
+    def show(self, tokens: Iterable[int]) -> list[tuple[str, str]]:
+        """Return text and bytes (hexadecimal) of each token; those of "<id>" for an unknown one."""
+        return [self._shown.get(token) or self._show(token) for token in tokens]
+
+    def _show(self, token: int) -> tuple[str, str]:
+        raw = self._bytes.get(token, f"<{token}>".encode())
+        shown = self._shown[token] = (raw.decode("utf-8", "replace"), raw.hex())
+        return shown
 
 
 def find_vocabulary(reader: RunReader) -> Vocabulary | None:

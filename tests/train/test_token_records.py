@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,31 +12,42 @@ import pytest
 from hone.outcomes import Outcome
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
+from hone.train.batches import TrainRow
+from hone.train.learner import PassReport
 from hone.train.loop import recorded_steps, to_samples, train
 from hone.train.metrics import read_metrics
-from hone.train.settings import TrainSettings
 from hone.train.token_records import TokenRecorder, read_token_rows, token_file
-from hone.train.trainer import policy_trainer
 from hone.types import Sample
 from hone.view.reader import RunReader
 from hone.view.rollouts import rollout_rows
 from hone.view.tokens import token_page
-from tests.train.examples import tiny_model
 from tests.train.toy_run import Crash, ToyRun, settings_of
 
 STEPS = 2
 
 
+LOST = b"of an attempt that was not committed"
+
+
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a finished run."""
+    """Return the directory of a finished run, whose process died once after it had trained step 1."""
     run_dir = tmp_path_factory.mktemp("run")
+
+    def crash(point: str, step: int) -> None:
+        if (point, step) == ("trained", 1):
+            raise Crash
+
+    with pytest.raises(Crash):
+        run_to_end(run_dir, crash)
+    assert token_file(run_dir, 1).is_file()
+    token_file(run_dir, 1).write_bytes(LOST)
     run_to_end(run_dir)
     return run_dir
 
 
-def run_to_end(run_dir: Path, settings: TrainSettings | None = None) -> None:
-    run = ToyRun(run_dir, settings or settings_of(STEPS))
+def run_to_end(run_dir: Path, crash: Callable[[str, int], None] = lambda *_: None) -> None:
+    run = ToyRun(run_dir, settings_of(STEPS), crash)
     try:
         asyncio.run(train(run.parts))
     finally:
@@ -82,50 +93,21 @@ def test_mismatch_of_the_rows_is_the_metric(run_dir: Path, step: int) -> None:
     assert float(np.abs(gap).max()) == metrics["logp_gap_max"]
 
 
-def test_repeated_step_replaces_its_file(tmp_path: Path) -> None:
-    def crash(point: str, step: int) -> None:
-        if (point, step) == ("trained", 1):  # its rows are written, and it is not committed
-            raise Crash
-
-    run = ToyRun(tmp_path, settings_of(STEPS), crash)
-    with pytest.raises(Crash):
-        asyncio.run(train(run.parts))
-    run.close()
-    path = token_file(tmp_path, 1)
-    assert path.is_file()
-    path.write_bytes(b"of the step that was lost")
-    run_to_end(tmp_path)
-
-    assert any(read_token_rows(tmp_path, 1, s.rollout_id) is not None for s in samples_of(tmp_path, 1))
-    assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == [
-        "step-000000.parquet",
-        "step-000001.parquet",
-    ]
-
-
-def test_recording_changes_no_weight(tmp_path: Path, run_dir: Path) -> None:
-    samples = samples_of(run_dir, 0)
-    with_rows, without = (policy_trainer(tiny_model(), settings_of(STEPS), temperature=1.0) for _ in range(2))
-
-    with_rows.step(samples, version=0, recorder=TokenRecorder(samples))
-    without.step(samples, version=0)
-
-    for one, other in zip(with_rows.logprobs(samples), without.logprobs(samples), strict=True):
-        assert one.tolist() == other.tolist()
+def test_repeated_step_replaces_its_file(run_dir: Path) -> None:
+    assert token_file(run_dir, 1).read_bytes() != LOST
+    files = [path.name for path in sorted((run_dir / "tokens").iterdir())]
+    assert files == ["step-000000.parquet", "step-000001.parquet"]
 
 
 def test_learner_without_logprobs_leaves_no_file(tmp_path: Path, run_dir: Path) -> None:
     samples = samples_of(run_dir, 0)
-    trainer = policy_trainer(tiny_model(), settings_of(STEPS), temperature=1.0)
-    forward_backward = trainer.learner.forward_backward
-    trainer.learner.forward_backward = lambda rows: replace(  # type: ignore[method-assign]
-        forward_backward(rows), logprobs=None, entropies=None
-    )
-    recorder = TokenRecorder(samples)
+    rows = [TrainRow(sample=sample, scale=sample.weight, old_logprobs=None) for sample in samples]
+    report = PassReport(loss=0.0, logprobs=None, entropies=None, branch_tokens=9, unique_tokens=9)
     token_file(tmp_path, 0).parent.mkdir()
-    token_file(tmp_path, 0).write_bytes(b"of an earlier attempt")
+    token_file(tmp_path, 0).write_bytes(LOST)
 
-    trainer.step(samples, version=0, recorder=recorder)
+    recorder = TokenRecorder(samples)
+    recorder.add(rows, report, updates=0)
     recorder.write(tmp_path, 0)
 
     assert not token_file(tmp_path, 0).exists()
