@@ -1,11 +1,11 @@
 """Seconds until a browser shows 10,000 rollouts, and a rollout of 200 turns and 100,000 tokens.
 
-    python benchmarks/view.py --chromium PATH [--rollouts 10000] [--turns 200] [--tokens 100000]
+    python benchmarks/view.py [--chromium PATH] [--rollouts 10000] [--turns 200] [--tokens 100000]
 
-Makes a run with the real ledger and store, serves it with `hone view`, and opens each page `--repeat` times in
-a fresh Chromium, which Playwright drives. A page counts as open when its rows, turns or coloured tokens are
-in the document and the browser has drawn a frame with them. The first opening, with nothing in memory, is
-reported too. The last line is JSON.
+Makes a run with the real ledger and store, serves it with `hone view`, and opens each page `--repeat` times
+in a fresh Chromium, which Playwright drives. A page counts as open when its rows, turns or coloured tokens
+are in the document and the browser has drawn a frame with them. The first opening, with nothing in memory,
+is reported too. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -166,12 +167,14 @@ def open_pages(server: str, pages: dict[str, tuple[str, str]], chromium: str, re
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--chromium", required=True)
+    parser.add_argument("--chromium", default=shutil.which("chromium"), help="default: chromium on PATH")
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
+    if options.chromium is None:
+        parser.error("there is no chromium on PATH: name a browser with --chromium")
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         long = urllib.parse.quote(make_run(run, options.rollouts, options.turns, options.tokens), safe="")

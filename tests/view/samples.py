@@ -178,9 +178,9 @@ class HandMade:
             differences=(Difference(key=EVIL, value=EVIL, other=""),),
         )
 
-    def rollouts(self, name: str, shown: Filter, first: int, count: int) -> RolloutTable:
+    def rollouts(self, name: str, chosen: Filter, first: int, count: int) -> RolloutTable:
         self._line(name)
-        self.asked.append((shown, first, count))
+        self.asked.append((chosen, first, count))
         return RolloutTable(
             rows=tuple(self.table[first : first + count]),
             first=first,
