@@ -26,6 +26,7 @@ from hone.cli.peers import slime, verl
 from hone.cli.show import show
 from hone.cli.start import start
 from hone.cli.training import quickstart, replay, sft, train
+from hone.cli.view import view
 from hone.utils.text import visible
 
 app = typer.Typer(
@@ -39,7 +40,7 @@ TASKS, FLEET = "Tasks, grading and agents", "Machines and servers"
 app.command("eval", rich_help_panel=RUNS)(evaluate)
 for panel, commands in {
     TRAIN: (quickstart, start, sft, train, replay, verl, slime),
-    RUNS: (show, compare, export),
+    RUNS: (view, show, compare, export),
     TASKS: (grade,),
     FLEET: (doctor, plan, servers.node, gateway),
 }.items():

@@ -135,10 +135,10 @@ class Ledger:
         path = run_dir / "ledger.sqlite"
         if not path.is_file():
             raise LedgerError(f"{run_dir} holds no run (no ledger.sqlite in it): pass a run directory")
+        # without a log no process has it open, and SQLite need not make files beside it
+        how = "mode=ro" if path.with_name("ledger.sqlite-wal").exists() else "immutable=1"
         try:
-            database = sqlite3.connect(
-                f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
-            )
+            database = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, check_same_thread=False)
             _require_format(database, path)
         except sqlite3.DatabaseError as error:
             raise _explained(f"the ledger {path}", error) from error

@@ -136,13 +136,18 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(hone: Hone, recipe: Path, 
 def test_run_counts_as_json(hone: Hone, run_dir: Path):
     code, out, _ = hone("show", run_dir, "--json")
     assert code == 0
-    assert json.loads(out) == {
+    shown = json.loads(out)
+    steps = [(r["step"], r["rollouts"], r["reward"], r["resolve_rate"]) for r in shown.pop("curve")]
+    assert steps == [(0, 2, 0.0, 0.5), (1, 3, pytest.approx(1 / 3), 1.0)]
+    assert shown == {
         "dispatched": 7,
         "trained": 3,
         "masked": 1,
         "dropped": {"sandbox_error": 1, "no_tokens": 1},
         "in_flight": 1,
         "steps": 2,
+        "outcomes": {"resolved": 3, "unresolved": 1, "turn_limit": 1, "sandbox_error": 1},
+        "validations": [],
         "staleness": {"0": 5},
         "set_aside": {},
         "busy": {"engine": 0.25, "sandbox": 0.1, "trainer": 0.75},
