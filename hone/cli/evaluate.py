@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hone.cli.errors import FAILED, UsageError
-from hone.cli.evaluate_engine import Given, Kind, engine_settings
 from hone.cli.options import (
-    REPOSITORY_LIMITS,
     AllowOverlapOption,
     DryRunOption,
     HelpConfigOption,
@@ -21,9 +19,10 @@ from hone.cli.options import (
     SetOption,
     VenvOption,
     parameters_of,
-    require_choice,
     run_job,
 )
+from hone.launch.defaults import NO_RECIPE
+from hone.launch.evaluate_engine import Given, Kind, engine_settings
 
 if TYPE_CHECKING:
     from hone.config import Layer, RunSettings
@@ -43,11 +42,6 @@ PROGRAMS = (
     "blackbox:aider",
 )
 SCRIPTED = ("oracle", "noop", "demonstrator")
-# Without a recipe: only the tasks of --tasks, in sandboxes large enough for whole repositories.
-NO_RECIPE = (
-    *REPOSITORY_LIMITS,
-    *(f"tasks.{name}=0" for name in ("train", "test", "unseen")),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +256,8 @@ def _key_env(flags: Flags) -> str | None:
 
 def parse_agent(name: str) -> tuple[str, str]:
     """Return (kind, program), such as ("blackbox", "qwen-code"). Raises UsageError with the nearest name."""
+    from hone.config import require_choice
+
     kind, _, program = name.partition(":")
     if kind != "blackbox" or not ("/" in program or program.endswith(".toml")):
         require_choice(name, (*AGENTS, *PROGRAMS), "agent")
