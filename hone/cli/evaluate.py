@@ -22,7 +22,7 @@ from hone.cli.options import (
     run_job,
 )
 from hone.launch.defaults import NO_RECIPE
-from hone.launch.evaluate_engine import Given, Kind, engine_settings
+from hone.launch.evaluate_engine import Given, Kind, engine_settings, replaced_settings
 
 if TYPE_CHECKING:
     from hone.config import Layer, RunSettings
@@ -145,7 +145,7 @@ def evaluate(flags: Flags) -> int:
         job,
         dry_run=flags.dry_run,
         allow_overlap=flags.allow_overlap,
-        without=replaced_settings(flags),
+        without=replaced_settings(_kind(flags.agent), engine=flags.engine is not None),
     )
     if summary is None:
         return 0
@@ -177,22 +177,8 @@ def to_sets(flags: Flags) -> list[str | Layer]:
     return [*base, *(assign(flag, name, value) for name, (flag, value) in given.items()), *(flags.sets or ())]
 
 
-def replaced_settings(flags: Flags) -> list[str]:
-    """Return the recipe's settings that flags replace.
-
-    --agent replaces settings of other agents; --engine replaces all engine settings except the context.
-    """
-    from hone.config import RunSettings, walk
-
-    kind = None if flags.agent is None else parse_agent(flags.agent)[0]
-    names: list[str] = []
-    for setting in walk(RunSettings):
-        group, _, name = setting.path.partition(".")
-        of_agent = kind is not None and group == "agent" and setting.kinds and kind not in setting.kinds
-        of_engine = flags.engine is not None and group == "engine" and name not in ("", "context_tokens")
-        if of_agent or of_engine:
-            names.append(setting.path)
-    return names
+def _kind(agent: str | None) -> str | None:
+    return None if agent is None else parse_agent(agent)[0]
 
 
 def _check(flags: Flags) -> None:

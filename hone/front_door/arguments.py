@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from hone.config import Command, Layer, RunSettings, assign, make_plan, resolve
@@ -28,13 +28,14 @@ def resolved(
     overrides: Overrides | None,
     command: Command | None = None,
     base: Sequence[str | Layer] = (),
+    without: Collection[str] = (),
 ) -> RunSettings:
-    """Return the settings of a recipe with `base` and then `overrides` on top.
+    """Return the settings of a recipe, those in `without` left out, with `base` and then `overrides` on top.
 
     Raises ConfigError, and UsageError for overrides of settings that are resolved already.
     """
     if not isinstance(recipe, RunSettings):
-        return resolve(recipe, [*base, *layers(overrides)], command=command)
+        return resolve(recipe, [*base, *layers(overrides)], without=without, command=command)
     if overrides or base:
         changed = ", ".join(overrides or {}) or "other arguments"
         raise UsageError(f"these settings are resolved already: pass {changed} to hone.config.resolve")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hone.config import Layer, RunSettings, assign
 from hone.front_door.arguments import Overrides, Recipe, require_possible, resolved
 from hone.front_door.blocking import block_on
-from hone.front_door.rollouts import agent_layers, policy_layers
+from hone.front_door.rollouts import agent_layers, policy_layers, replaced
 from hone.launch.reporter import Reporter, make_reporter, set_library_variables
 from hone.types import Task
 from hone.utils.errors import UsageError
@@ -75,9 +75,9 @@ def evaluate(
 
     def prepare() -> RunSettings:
         base = policy_layers(engine, model, settings, no_recipe=recipe is None)
-        base += [] if agent is None else agent_layers(agent)
+        base += agent_layers(agent)
         base += _evaluate_layers(tasks, out if recipe is None else None, samples)
-        ready = resolved(recipe, settings, "eval", base)
+        ready = resolved(recipe, settings, "eval", base, replaced(agent, engine))
         if len(ready.evaluate.temperatures) > 1:
             raise UsageError(
                 f"evaluate.temperatures lists {len(ready.evaluate.temperatures)}: evaluate one at a time, "
@@ -103,7 +103,7 @@ def evaluate(
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | None,
     settings: Overrides | None = None,
     *,
     progress: bool = True,
@@ -111,7 +111,7 @@ def train(
     """Train a policy by reinforcement learning, as `hone train` does; the same call continues the run.
 
     Args:
-        recipe: file or name of a recipe, or settings from `hone.config.resolve`.
+        recipe: file or name of a recipe, or settings from `hone.config.resolve`; None: `settings` alone.
         settings: setting -> value on top of the recipe, such as {"train.steps": 20, "run_dir": "runs/mine"}.
         progress: whether progress is printed to stderr.
 
@@ -140,7 +140,7 @@ def train(
 
 
 def sft(
-    recipe: Recipe,
+    recipe: Recipe | None,
     settings: Overrides | None = None,
     *,
     progress: bool = True,
@@ -164,7 +164,7 @@ def sft(
         return run(_possible(recipe, settings, "sft"), reporter, run=block_on)
 
 
-def _possible(recipe: Recipe, settings: Overrides | None, command: Any) -> RunSettings:
+def _possible(recipe: Recipe | None, settings: Overrides | None, command: Any) -> RunSettings:
     """Return the settings of a run that this machine can do; blocks. Raises ConfigError."""
     ready = resolved(recipe, settings, command)
     require_possible(ready, command)

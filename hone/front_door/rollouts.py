@@ -17,7 +17,7 @@ from hone.front_door.arguments import Overrides, Recipe, resolved
 from hone.front_door.blocking import Held
 from hone.grading.assess import check_gradeable
 from hone.launch.defaults import NO_RECIPE
-from hone.launch.evaluate_engine import engine_settings
+from hone.launch.evaluate_engine import engine_settings, replaced_settings
 from hone.launch.placement import place
 from hone.launch.policy import NewChat, Policy, chats, load_policy, open_chats, open_engine
 from hone.launch.reporter import Reporter, make_reporter, set_library_variables
@@ -115,18 +115,27 @@ class _Asked:
     def resolve(self, run_dir: Path) -> RunSettings:
         """Return the settings; queries the server of `engine`, and blocks."""
         given = policy_layers(self.engine, self.model, self.settings, no_recipe=self.recipe is None)
-        if isinstance(self.agent, str):
-            given += agent_layers(self.agent)
+        kind = self.agent if isinstance(self.agent, str) else None
+        given += agent_layers(kind)
         if not isinstance(self.recipe, RunSettings):
             given.append(assign("run_dir", "run_dir", str(run_dir)))
-        return resolved(self.recipe, self.settings, base=given)
+        without = replaced(kind, self.engine)
+        return resolved(self.recipe, self.settings, "eval", given, without)
 
 
-def agent_layers(agent: str) -> list[str | Layer]:
+def agent_layers(agent: str | None) -> list[str | Layer]:
     """Return the settings of an agent's name, such as "bash" or "blackbox:qwen-code"."""
+    if agent is None:
+        return []
     kind, _, program = agent.partition(":")
     programs = [assign("agent", "agent.program", program)] if program else []
     return [assign("agent", "agent.kind", kind), *programs]
+
+
+def replaced(agent: str | None, engine: str | None) -> list[str]:
+    """Return the settings of a recipe that the agent and the engine of a caller replace."""
+    kind = None if agent is None else agent.partition(":")[0]
+    return replaced_settings(kind, engine=engine is not None)
 
 
 def policy_layers(

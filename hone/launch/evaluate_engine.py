@@ -61,6 +61,23 @@ def engine_settings(
     return given, _lengths(told or DEFAULT_CONTEXT) if no_recipe else []
 
 
+def replaced_settings(agent: str | None, *, engine: bool) -> list[str]:
+    """Return the recipe's settings that an agent of the kind `agent`, and another engine, replace.
+
+    The agent replaces settings of other agents; the engine all engine settings except the context.
+    """
+    from hone.config import RunSettings, walk
+
+    names: list[str] = []
+    for setting in walk(RunSettings):
+        group, _, name = setting.path.partition(".")
+        of_agent = agent is not None and group == "agent" and setting.kinds and agent not in setting.kinds
+        of_engine = engine and group == "engine" and name not in ("", "context_tokens")
+        if of_agent or of_engine:
+            names.append(setting.path)
+    return names
+
+
 def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
     """Return the chosen model of the server; None if the server lists none. Raises UsageError."""
     from hone.config import require_choice
