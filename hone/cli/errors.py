@@ -11,28 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hone.utils.errors import MISUSE as MISUSE
 from hone.utils.errors import HoneError
+from hone.utils.errors import UsageError as UsageError
+from hone.utils.extras import EXTRAS
 
-FAILED, MISUSE, STOPPED = 1, 2, 130
-
-
-EXTRAS = {
-    "torch": "train",
-    "transformers": "train",
-    "tokenizers": "train",
-    "safetensors": "train",
-    "tensorboard": "train",
-    "datasets": "datasets",
-    "swebench": "swebench",
-    "minisweagent": "mini-swe-agent",
-}
-"""Package -> the extra of Hone that installs it."""
-
-
-class UsageError(HoneError):
-    """The arguments cannot be used; the message says why and what to do."""
-
-    exit_code = MISUSE
+FAILED, STOPPED = 1, 130
 
 
 class Interrupted(Exception):

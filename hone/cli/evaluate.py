@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hone.cli.errors import FAILED, UsageError
-from hone.cli.evaluate_engine import Given, Kind, engine_settings
 from hone.cli.options import (
-    REPOSITORY_LIMITS,
     AllowOverlapOption,
     DryRunOption,
     HelpConfigOption,
@@ -21,9 +19,10 @@ from hone.cli.options import (
     SetOption,
     VenvOption,
     parameters_of,
-    require_choice,
     run_job,
 )
+from hone.launch.defaults import NO_RECIPE
+from hone.launch.evaluate_engine import Given, Kind, engine_settings, replaced_settings
 from hone.utils.text import visible
 
 if TYPE_CHECKING:
@@ -45,11 +44,6 @@ PROGRAMS = (
     "blackbox:aider",
 )
 SCRIPTED = ("oracle", "noop", "demonstrator")
-# Without a recipe: only the tasks of --tasks, in sandboxes large enough for whole repositories.
-NO_RECIPE = (
-    *REPOSITORY_LIMITS,
-    *(f"tasks.{name}=0" for name in ("train", "test", "unseen")),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +151,7 @@ def evaluate(flags: Flags) -> int:
         job,
         dry_run=flags.dry_run,
         allow_overlap=flags.allow_overlap,
-        without=replaced_settings(flags),
+        without=replaced_settings(_kind(flags.agent), engine=flags.engine is not None),
     )
     if summary is None:
         return 0
@@ -192,22 +186,8 @@ def to_sets(flags: Flags) -> list[str | Layer]:
     return [*base, *(assign(flag, name, value) for name, (flag, value) in given.items()), *(flags.sets or ())]
 
 
-def replaced_settings(flags: Flags) -> list[str]:
-    """Return the recipe's settings that flags replace.
-
-    --agent replaces settings of other agents; --engine replaces all engine settings except the context.
-    """
-    from hone.config import RunSettings, walk
-
-    kind = None if flags.agent is None else parse_agent(flags.agent)[0]
-    names: list[str] = []
-    for setting in walk(RunSettings):
-        group, _, name = setting.path.partition(".")
-        of_agent = kind is not None and group == "agent" and setting.kinds and kind not in setting.kinds
-        of_engine = flags.engine is not None and group == "engine" and name not in ("", "context_tokens")
-        if of_agent or of_engine:
-            names.append(setting.path)
-    return names
+def _kind(agent: str | None) -> str | None:
+    return None if agent is None else parse_agent(agent)[0]
 
 
 def _check(flags: Flags) -> None:
@@ -271,6 +251,8 @@ def _key_env(flags: Flags) -> str | None:
 
 def parse_agent(name: str) -> tuple[str, str]:
     """Return (kind, program), such as ("blackbox", "qwen-code"). Raises UsageError with the nearest name."""
+    from hone.config import require_choice
+
     kind, _, program = name.partition(":")
     if kind != "blackbox" or not ("/" in program or program.endswith(".toml")):
         require_choice(name, (*AGENTS, *PROGRAMS), "agent")

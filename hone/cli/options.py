@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import os
 import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
+
+from hone.launch.defaults import REPOSITORY_LIMITS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -81,7 +82,6 @@ VenvOption = Annotated[
         "installs the requirements of each repository once.",
     ),
 ]
-REPOSITORY_LIMITS = ("sandbox.memory_mib=2048", "sandbox.pids=512", "sandbox.disk_mib=2048")
 
 
 def parameters_of(fields: type[Flags]) -> Callable[[Callable[[Flags], Result]], Callable[..., Result]]:
@@ -106,19 +106,6 @@ def parameters_of(fields: type[Flags]) -> Callable[[Callable[[Flags], Result]], 
         return run
 
     return decorate
-
-
-def require_choice(name: str, known: Sequence[str], kind: str) -> str:
-    """Return `name` if it is known. Raises UsageError with the nearest known name."""
-    from hone.cli.errors import UsageError
-    from hone.config import nearest
-
-    if name not in known:
-        meant = nearest(name, known)
-        raise UsageError(
-            f"there is no {kind} {name!r}: {f'did you mean {meant}?' if meant else ', '.join(known)}"
-        )
-    return name
 
 
 def resolve_provider(provider: Provider, sets: list[str] | None, venv: Path | None = None) -> RunSettings:
@@ -146,7 +133,7 @@ def run_job(
 
     Raises Interrupted on Ctrl-C, ConfigError for missing prerequisites, and any exception of the job.
     """
-    from hone.config import ConfigError, make_plan, resolve
+    from hone.config import make_plan, resolve
 
     every = [*(sets or ()), *(["tasks.allow_overlap=true"] if allow_overlap else [])]
     settings = resolve(recipe, every, without=without, command=command)
@@ -160,10 +147,7 @@ def run_job(
 
         print_plan(plan)
         return None
-    if plan.refusal:
-        raise ConfigError(plan.refusal)
-    if plan.missing:
-        raise ConfigError(f"missing prerequisites: {'; '.join(plan.missing)}")
+    plan.require_possible()
 
     def warned(reporter: Reporter) -> Result:
         for warning in plan.warnings:
@@ -176,13 +160,9 @@ def run_job(
 def run_with_progress(job: Callable[[Reporter], Result]) -> Result:
     """Run a long job with progress on the terminal and a clean stop on Ctrl-C."""
     from hone.cli.interrupts import stoppable
-    from hone.launch.reporter import make_reporter
+    from hone.launch.reporter import make_reporter, set_library_variables
 
-    os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of libraries would overwrite Hone's
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    # Spinning OpenMP threads take cores from the sandboxes; short spins are as fast on an idle machine and
-    # three times faster on a busy one.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    set_library_variables()
     hint = f"To continue, run the same command again: {shlex.join(['hone', *sys.argv[1:]])}"
     with stoppable(hint), make_reporter() as reporter:
         return job(reporter)

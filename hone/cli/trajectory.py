@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hone.cli.errors import UsageError
-from hone.cli.options import JsonOption, require_choice, run_with_progress
+from hone.cli.options import JsonOption, run_with_progress
 
 if TYPE_CHECKING:
     from hone.launch.reporter import Reporter
@@ -55,6 +55,7 @@ def export(
     """
     from hone.cli.output import print_json
     from hone.cli.show import run_directory
+    from hone.config import require_choice
     from hone.launch.trajectories import Choice, export_rollouts
     from hone.outcomes import Outcome
 

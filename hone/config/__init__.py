@@ -4,7 +4,7 @@ settings = resolve("quickstart", ["train.steps=3"])
 (settings.run_dir / "config.toml").write_text(dump(settings))
 """
 
-from hone.config.fields import ConfigError, Setting, nearest, walk
+from hone.config.fields import ConfigError, Setting, nearest, require_choice, walk
 from hone.config.plan import Command, Plan, make_plan
 from hone.config.recipes import Layer, assign, resolve
 from hone.config.run import DemonstrationSettings, RunSettings
@@ -24,6 +24,7 @@ __all__ = [
     "identity_of",
     "make_plan",
     "nearest",
+    "require_choice",
     "resolve",
     "result_settings",
     "same_results",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from hone.settings import Mark, Settings
-from hone.utils.errors import HoneError
+from hone.utils.errors import MISUSE, HoneError, UsageError
 
 
 class ConfigError(HoneError):
     """A recipe or a `--set` cannot be used; one sentence says where, what is wrong and what to do."""
 
-    exit_code = 2
+    exit_code = MISUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +106,16 @@ def choose(info: FieldInfo, values: Mapping[str, Any]) -> type[Settings] | None:
         if chosen in _kinds(variant, field):
             return variant
     return None
+
+
+def require_choice(name: str, known: Sequence[str], kind: str) -> str:
+    """Return `name` if it is known. Raises UsageError with the nearest known name."""
+    if name not in known:
+        meant = nearest(name, known)
+        raise UsageError(
+            f"there is no {kind} {name!r}: {f'did you mean {meant}?' if meant else ', '.join(known)}"
+        )
+    return name
 
 
 def nearest(name: str, valid: Collection[str]) -> str | None:

@@ -65,6 +65,13 @@ class Plan:
     unused: tuple[str, ...] = ()  # keys of the agent's prompts without effect
     warnings: tuple[str, ...] = ()  # what the run will meet, and what to do
 
+    def require_possible(self) -> None:
+        """Raise ConfigError if the run does not fit this machine, or lacks a prerequisite."""
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        if self.missing:
+            raise ConfigError(f"missing prerequisites: {'; '.join(self.missing)}")
+
 
 def make_plan(settings: RunSettings, command: Command, devices: Devices | None = None) -> Plan:
     """Return the plan of a command on `devices`, by default this machine and `placement.nodes` like it.

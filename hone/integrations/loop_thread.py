@@ -31,7 +31,9 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
-        """End the loop and wait for its thread; nothing should run in it any more."""
+        """End the loop and its threads, and wait for them; nothing should run in it any more."""
+        self.start(self._loop.shutdown_asyncgens()).result()
+        self.start(self._loop.shutdown_default_executor()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -38,7 +38,19 @@ _SHOWN = 5  # tasks listed in an error
 def evaluate(
     settings: RunSettings, reporter: Reporter, *, out: Path | None = None, resume: bool = True
 ) -> dict[str, Any]:
-    """Run `settings.agent` on the tasks of `settings.evaluate`; return the summary plus `out`.
+    """Evaluate as `open_and_evaluate`; blocks."""
+    return asyncio.run(open_and_evaluate(settings, reporter, out=out, resume=resume))
+
+
+async def open_and_evaluate(
+    settings: RunSettings,
+    reporter: Reporter,
+    *,
+    tasks: Sequence[Task] | None = None,
+    out: Path | None = None,
+    resume: bool = True,
+) -> dict[str, Any]:
+    """Run `settings.agent` on `tasks`, by default those of `settings`; return the summary plus `out`.
 
     Without `out`, each combination of weights, tasks and settings has its own directory below `run_dir/eval`:
     the same command continues there, and another checkpoint starts a new evaluation. Several temperatures
@@ -47,26 +59,25 @@ def evaluate(
     Raises EvaluateError if `out` holds another evaluation, or this one without `resume`.
     """
     settings = as_measured(settings)
-    tasks = _tasks(settings, reporter)
+    data = None if tasks is None else ", ".join(sorted({task.source for task in tasks}))
+    tasks = await asyncio.to_thread(_tasks, settings, reporter, tasks)
     identity = _identity(settings, tasks)
     if out is None:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         out = settings.run_dir / "eval" / f"{settings.evaluate.split}-{digest[:8]}"
     runner.require_own(out, identity, resume=resume)
-
-    async def run() -> dict[str, Any]:
-        async with open_runtime(settings) as runtime:
-            return await run_evaluation(
-                settings,
-                runtime,
-                reporter,
-                tasks=tasks,
-                out=out,
-                title="evaluating",
-                temperatures=settings.evaluate.temperatures,
-            )
-
-    return {**asyncio.run(run()), "out": str(out)}
+    async with open_runtime(settings) as runtime:
+        summary = await run_evaluation(
+            settings,
+            runtime,
+            reporter,
+            tasks=tasks,
+            out=out,
+            title="evaluating",
+            temperatures=settings.evaluate.temperatures,
+            data=data,
+        )
+    return {**summary, "out": str(out)}
 
 
 async def run_evaluation(
@@ -78,15 +89,17 @@ async def run_evaluation(
     out: Path,
     title: str,
     temperatures: Sequence[float] = (),
+    data: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate on `tasks` into `out`; continue an earlier call.
 
     Several `temperatures` are evaluated in turn on the same engine, each in its own directory below `out`.
+    `data` says where the tasks come from; default: as `settings` do.
     """
     async with _open_chats(settings, reporter) as new_chats:
 
         async def evaluate_once(settings: RunSettings, out: Path, title: str) -> dict[str, Any]:
-            info = _eval_info(settings, tasks)
+            info = _eval_info(settings, tasks, data)
             with reporter.stage(title, len(tasks) * settings.evaluate.samples) as stage:
                 progress = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0).on_sample
                 chat = new_chats(settings)
@@ -109,8 +122,11 @@ async def run_evaluation(
         return await run_in_thread(runner.conclude_sweep, out, summaries)
 
 
-def _tasks(settings: RunSettings, reporter: Reporter) -> list[Task]:
-    tasks = runner.choose(getattr(load_splits(settings.tasks), settings.evaluate.split), settings.evaluate)
+def _tasks(settings: RunSettings, reporter: Reporter, given: Sequence[Task] | None) -> list[Task]:
+    """Return the chosen ones of the tasks that are `given`, else of the set of `settings`."""
+    if given is None:
+        given = getattr(load_splits(settings.tasks), settings.evaluate.split)
+    tasks = runner.choose(given, settings.evaluate)
     found, refused = localise_tasks(tasks, settings.evaluate.repo_root, settings, reporter)
     if refused:
         named = "; ".join(list(refused.values())[:_SHOWN])
@@ -166,7 +182,7 @@ class EvaluationDisplay:
         self._stage.set_status(", ".join(texts))
 
 
-def _eval_info(settings: RunSettings, tasks: Sequence[Task]) -> runner.EvalInfo:
+def _eval_info(settings: RunSettings, tasks: Sequence[Task], data: str | None) -> runner.EvalInfo:
     agent, engine = settings.agent, settings.engine
     uses_policy = agent.uses_policy
     model = agent.kind
@@ -179,7 +195,7 @@ def _eval_info(settings: RunSettings, tasks: Sequence[Task]) -> runner.EvalInfo:
         steps = load_scaffold(agent.prompts).step_limit
     return runner.EvalInfo(
         model=model,
-        data=str(_replacement(settings) or settings.tasks.source),
+        data=data or str(_replacement(settings) or settings.tasks.source),
         seed=settings.seed,
         identity=_identity(settings, tasks),
         trainable=uses_policy and engine.kind != "openai",

@@ -44,10 +44,13 @@ class Runtime:
 
 
 @asynccontextmanager
-async def open_runtime(settings: RunSettings) -> AsyncGenerator[Runtime]:
-    """Open the provider and the grader. Raises ProviderUnavailable if sandboxes cannot be isolated."""
+async def open_runtime(settings: RunSettings, workspaces: Path | None = None) -> AsyncGenerator[Runtime]:
+    """Open the provider and the grader. Raises ProviderUnavailable if sandboxes cannot be isolated.
+
+    `workspaces`: cache of the tasks' repositories; default: in the run directory.
+    """
     async with make_provider(settings.sandbox) as provider:
-        cache = settings.run_dir / "workspaces"
+        cache = workspaces or settings.run_dir / "workspaces"
         grader, evaluation_grader = (
             Grader(provider, grading, cache=cache, limits=settings.sandbox.limits())
             for grading in (settings.grading, settings.grading.of_evaluation())
@@ -59,7 +62,7 @@ async def open_runtime(settings: RunSettings) -> AsyncGenerator[Runtime]:
 async def open_context(
     runtime: Runtime,
     settings: RunSettings,
-    agent: AnyAgentSettings,
+    agent: AnyAgentSettings | Agent,
     new_chat: Callable[[str, int], Conversation] | None,
     scorers: Scorers | None = None,
     *,
@@ -68,6 +71,7 @@ async def open_context(
     """Open the agent and yield the context of its rollouts.
 
     Args:
+        agent: settings of one of Hone's agents, or an agent of the caller.
         new_chat: (rollout id, seed) -> conversation with the policy; None for a scripted agent.
         scorers: score single turns, for training.
         evaluation: whether gradings run all controls.
@@ -95,7 +99,7 @@ async def open_context(
             ),
             parking=parking,
             sampler=Sampler(
-                agent=agent.kind,
+                agent=agent.kind if isinstance(agent, AgentSettings) else type(agent).__name__,
                 engine=settings.engine.kind if new_chat is not None else None,
                 sampling=settings.sampling.model_dump(),
                 trainable=new_chat is not None and settings.engine.kind != "openai",
@@ -112,13 +116,15 @@ def _servers(engine: AnyEngineSettings) -> int:
 
 @asynccontextmanager
 async def open_agent(
-    settings: AgentSettings, spec: SandboxSpec, *, cache: Path
+    settings: AgentSettings | Agent, spec: SandboxSpec, *, cache: Path
 ) -> AsyncGenerator[tuple[Agent, SandboxSpec]]:
     """Yield the agent of `settings` and the spec of its sandboxes, which extends `spec`.
 
     `cache` stores the prepared tools of the agent. Raises ScaffoldError.
     """
-    if isinstance(settings, BashAgentSettings) and settings.kind == "mini-swe-agent":
+    if not isinstance(settings, AgentSettings):
+        agent = settings
+    elif isinstance(settings, BashAgentSettings) and settings.kind == "mini-swe-agent":
         agent = _mini_swe_agent(settings, cache)
     else:
         agent = make_agent(settings)

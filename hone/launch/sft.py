@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hone.config import ConfigError, RunSettings
 from hone.grading.assess import check_gradeable
@@ -47,16 +48,26 @@ class SftReport:
     loss: float | None  # of the last optimiser step; None when nothing was left to do
 
 
-def sft(settings: RunSettings, reporter: Reporter) -> SftReport:
+Record = Coroutine[Any, Any, list[Demonstration]]
+
+
+def sft(
+    settings: RunSettings,
+    reporter: Reporter,
+    *,
+    run: Callable[[Record], list[Demonstration]] = asyncio.run,
+) -> SftReport:
     """Train `settings.model` on the demonstrations; continue from the last checkpoint.
 
     The demonstrations come from `demonstrations.path`, or are recorded first. What is kept of those, and why
     the others are not, is noted and written to `selection.jsonl` of the run directory.
+
+    `run`: runs a coroutine to its end.
     """
     require_own(settings)
     wanted = settings.demonstrations
     if not wanted.path:
-        return run_sft(settings, asyncio.run(_open_and_record(settings, reporter)), reporter)
+        return run_sft(settings, run(_open_and_record(settings, reporter)), reporter)
     selection = select(wanted.path, only_resolved=wanted.only_resolved, per_task=wanted.per_task)
     selection.write(settings.run_dir / "selection.jsonl")
     for line in selection.table():

@@ -64,28 +64,28 @@ class TrainReport:
 
 
 def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
+    """Train as `open_and_train`; blocks."""
+    return asyncio.run(open_and_train(settings, reporter))
+
+
+async def open_and_train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     """Train `settings.model`, or a new start model, on the training tasks; continue an earlier call.
 
     Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError (also when no
     step trained anything), LedgerError.
     """
-
     makes_model = settings.makes_model and settings.model is None
     ready = claimed(settings, "train")
     require_own(ready)
-
-    async def run() -> TrainReport:
-        async with open_runtime(settings) as runtime:
-            splits = load_splits(settings.tasks)
-            check_gradeable((*splits.train, *splits.validation))
-            tasks: Sequence[Task] = splits.train
-            if makes_model:
-                demonstrated, tasks = split_demonstrated(settings, tasks)
-                claim(ready)
-                await make_start_model(settings, runtime, reporter, demonstrated)
-            return await run_training(ready, runtime, reporter, tasks=tasks, validation=splits.validation)
-
-    return asyncio.run(run())
+    async with open_runtime(settings) as runtime:
+        splits = load_splits(settings.tasks)
+        check_gradeable((*splits.train, *splits.validation))
+        tasks: Sequence[Task] = splits.train
+        if makes_model:
+            demonstrated, tasks = split_demonstrated(settings, tasks)
+            claim(ready)
+            await make_start_model(settings, runtime, reporter, demonstrated)
+        return await run_training(ready, runtime, reporter, tasks=tasks, validation=splits.validation)
 
 
 async def run_training(

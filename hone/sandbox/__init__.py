@@ -1,4 +1,7 @@
-"""Sandboxes, isolated and disposable environments for commands, and their providers."""
+"""Sandboxes, isolated and disposable environments for commands, and their providers.
+
+`hone.sandbox(...)` opens one.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ from hone.sandbox.contract import SandboxLost as SandboxLost
 from hone.sandbox.contract import SandboxSpec as SandboxSpec
 from hone.sandbox.contract import TooLarge as TooLarge
 from hone.sandbox.contract import Unauthorized as Unauthorized
+from hone.utils.callable_package import make_callable
 
 if TYPE_CHECKING:
     from hone.sandbox.settings import SandboxSettings
+
+make_callable(__name__, "hone.front_door.sandboxes:sandbox")
 
 
 def make_provider(settings: SandboxSettings) -> Provider:

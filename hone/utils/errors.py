@@ -9,11 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+MISUSE = 2  # exit code: misuse of the command line or of a recipe
+
 
 class HoneError(Exception):
     """A failure that a command reports in its message: what is wrong and what to do."""
 
-    exit_code: ClassVar[int] = 1  # of the command that it ends; 2: misuse of the command line or a recipe
+    exit_code: ClassVar[int] = 1  # of the command that it ends; MISUSE, where that is the cause
+
+
+class UsageError(HoneError):
+    """The arguments cannot be used; the message says why and what to do."""
+
+    exit_code = MISUSE
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import pytest
 from hone.agents.blackbox import presets
 from hone.cli.errors import UsageError
 from hone.cli.evaluate import AGENTS, PROGRAMS, parse_agent
-from hone.cli.evaluate_engine import engine_settings
 from hone.config import RunSettings, walk
+from hone.launch.evaluate_engine import engine_settings
 from hone.policy.engine import EngineError
 from hone.rollout.store import load
 from hone.tasks.formats import save
@@ -131,7 +131,7 @@ def test_model_must_be_served(tmp_path: Path):
     (tmp_path / "two").mkdir()
     cards = [{"id": name, "owned_by": "sglang", "root": str(tmp_path / name)} for name in ("one", "far")]
     with endpoint(lambda _: "", *cards) as served:
-        with pytest.raises(UsageError, match=r"choose a model of .* with --model: it serves one, far"):
+        with pytest.raises(UsageError, match=r"serves one, far: name one with --model"):
             settings_of(served.url)
         with pytest.raises(UsageError, match=r"there is no model at .* called 'on': did you mean one"):
             settings_of(served.url, "on")
@@ -148,7 +148,7 @@ def test_model_must_be_served(tmp_path: Path):
 @pytest.mark.parametrize(
     ("engine", "kind", "said"),
     [
-        ("localhost:8000", None, "--engine localhost:8000 is neither `local` nor an address such as"),
+        ("localhost:8000", None, "engine localhost:8000 is neither `local` nor an address such as"),
         (None, "vllm", "--engine-kind needs the address of a server: add --engine URL"),
         ("local", "vllm", "--engine-kind needs the address of a server: add --engine URL"),
     ],

@@ -1,4 +1,4 @@
-"""Settings for `--engine`, `--engine-kind` and `--model` of `hone eval`."""
+"""Settings of the engine at an address, for `hone eval` and `hone.run` (`--engine`, `engine=` and so on)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hone.cli.errors import UsageError
-from hone.cli.options import require_choice
 from hone.policy.errors import PolicyError
+from hone.utils.errors import UsageError
 
 if TYPE_CHECKING:
     from hone.launch.engine import Endpoint, Served
@@ -45,10 +44,10 @@ def engine_settings(
         try:
             longest = longest_context(local_folder(Path(model)))
         except PolicyError as error:
-            raise UsageError(f"--model: {error}") from None
+            raise UsageError(f"model {model}: {error}") from None
         return given, _lengths(min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT))
     if not engine.startswith(("http://", "https://")):
-        raise UsageError(f"--engine {engine} is neither `local` nor an address such as http://host:8000")
+        raise UsageError(f"engine {engine} is neither `local` nor an address such as http://host:8000")
     from hone.launch.engine import find_endpoint
 
     endpoint = find_endpoint(engine, kind, key=os.environ.get(key_env) if key_env else None)
@@ -62,14 +61,33 @@ def engine_settings(
     return given, _lengths(told or DEFAULT_CONTEXT) if no_recipe else []
 
 
+def replaced_settings(agent: str | None, *, engine: bool) -> list[str]:
+    """Return the recipe's settings that an agent of the kind `agent`, and another engine, replace.
+
+    The agent replaces settings of other agents; the engine all engine settings except the context.
+    """
+    from hone.config import RunSettings, walk
+
+    names: list[str] = []
+    for setting in walk(RunSettings):
+        group, _, name = setting.path.partition(".")
+        of_agent = agent is not None and group == "agent" and setting.kinds and agent not in setting.kinds
+        of_engine = engine and group == "engine" and name not in ("", "context_tokens")
+        if of_agent or of_engine:
+            names.append(setting.path)
+    return names
+
+
 def _chosen(endpoint: Endpoint, model: str | None) -> Served | None:
     """Return the chosen model of the server; None if the server lists none. Raises UsageError."""
+    from hone.config import require_choice
+
     names = [served.name for served in endpoint.served]
     if model is None and len(names) == 1:
         return endpoint.served[0]
     if model is None:
-        serves = f"it serves {', '.join(names)}" if names else "it lists no models"
-        raise UsageError(f"choose a model of {endpoint.url} with --model: {serves}")
+        serves = f"serves {', '.join(names)}" if names else "lists no models"
+        raise UsageError(f"{endpoint.url} {serves}: name one with --model (model= in Python)")
     if not names:
         return None
     if model not in names and endpoint.kind != "openai" and Path(model).is_dir():
@@ -102,7 +120,7 @@ def _folder(endpoint: Endpoint, served: Served | None, model: str | None, *, no_
     name = served.name if served else model
     raise UsageError(
         f"{endpoint.url} needs the tokenizer of {name} on this machine: pass its folder with "
-        "--model, or evaluate without token ids with --engine-kind openai"
+        "--model (model= in Python), or evaluate without token ids with --engine-kind openai"
     )
 
 
