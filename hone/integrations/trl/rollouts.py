@@ -37,7 +37,7 @@ from hone.launch.policy import (
     require_exact_sampling,
     require_tokens,
 )
-from hone.launch.rundir import claim
+from hone.launch.rundir import claim, require_own
 from hone.policy.engine import Engine
 from hone.rollout.errors import RolloutError
 from hone.rollout.faults import FaultBudget
@@ -179,6 +179,7 @@ class HoneRollouts:
         except BaseException as error:
             self._error = error
         finally:
+            claim(settings)
             self._opened.set()
 
     async def _serve(self) -> None:
@@ -186,7 +187,7 @@ class HoneRollouts:
         self._closing, self._started = asyncio.Event(), asyncio.Event()
         settings = self._settings
         self._room = asyncio.Semaphore(settings.groups_per_step * (settings.rollout.max_staleness + 1))
-        claim(settings)
+        require_own(settings)
         self._policy = await asyncio.to_thread(load_policy, settings)
         async with (
             open_engine(self._policy, settings) as self._engine,
