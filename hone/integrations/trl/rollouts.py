@@ -179,7 +179,6 @@ class HoneRollouts:
         except BaseException as error:
             self._error = error
         finally:
-            claim(settings)
             self._opened.set()
 
     async def _serve(self) -> None:
@@ -193,6 +192,7 @@ class HoneRollouts:
             open_engine(self._policy, settings) as self._engine,
             open_rollout_service(settings, self._engine.generate) as service,
         ):
+            claim(settings)
             self._opened.set()
             collecting = asyncio.create_task(self._collect(service))
             closing = asyncio.create_task(self._closing.wait())
