@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from hone.types import Message, Task
 from hone.utils.devices import Devices
 
 LARGE = 1e9  # parameters from which a CPU is too slow
-_TEMPLATE_TOKENS = 1024  # that a chat template adds at most
+_TEMPLATE_TOKENS = 256  # that a chat template adds at most, beside the tools
 _FITTING = 20  # prompts in a row, the longest first, after which the rest is taken to fit
 
 
@@ -40,12 +41,13 @@ def prompt_problem(
         return "", False
     prompt, tools = first_prompt(settings.agent)
     context = settings.engine.context_tokens
+    added = _TEMPLATE_TOKENS + len(json.dumps(list(tools)))
 
     def size(task: Task) -> int:
         return sum(len(str(message["content"]).encode()) for message in prompt(task))
 
     tasks = sorted(load_tasks(), key=size, reverse=True)
-    long_texts = [task for task in tasks if size(task) + _TEMPLATE_TOKENS > context]
+    long_texts = [task for task in tasks if size(task) + added > context]
     if not long_texts or importlib.util.find_spec("transformers") is None:
         return "", False
     measure = _counter(model, located.folder)

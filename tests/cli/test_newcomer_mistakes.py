@@ -25,7 +25,7 @@ from hone.cli.errors import explain
 from hone.config import resolve
 from hone.launch.rundir import claim
 from hone.policy.settings import TinyModelSettings
-from hone.policy.tiny import make_tokenizer
+from hone.policy.tiny import make_tiny, make_tokenizer
 from hone.tasks.formats import save
 from hone.train.checkpoint import read_state
 from hone.train.errors import CheckpointError
@@ -44,6 +44,8 @@ MODEL = {  # config.json of a model without weights, which a plan reads
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
+
+TINY = {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 2, "head_dim": 16, "intermediate_size": 64}
 
 
 @pytest.fixture
@@ -86,6 +88,30 @@ def test_wrong_model_path_leaves_the_run_directory_unclaimed(recipe: Path):
     done = hone("train", recipe, "--set", "model.path=models/qwen/8b")
     documented("wrong model path", done)
     assert not Path("runs").exists()
+
+
+@pytest.mark.full
+@pytest.mark.model
+@pytest.mark.sandbox
+def test_failed_start_leaves_the_directory_to_the_corrected_recipe(recipe: Path):
+    make_tiny([task.problem for task in tasks(4)], Path("tiny"), TinyModelSettings(**TINY))
+    shared = ["--set", "model.path=tiny", "--set", "groups_per_step=1", "--set", "train.steps=2"]
+    shared += [
+        "--set",
+        "rollout.group_size=2",
+        "--set",
+        "agent.turn_limit=1",
+        "--set",
+        "sampling.max_tokens=16",
+    ]
+    gone = ["--set", "engine.kind=vllm", "--set", 'engine.urls=["http://127.0.0.1:9"]']
+    assert "no engine answers at http://127.0.0.1:9" in hone("train", recipe, *shared, *gone).stderr
+    assert not Path("runs/mine/config.toml").exists()
+    corrected = hone("train", recipe, *shared)
+    assert Path("runs/mine/config.toml").exists()
+    assert corrected.returncode == 1  # so small a model resolves nothing
+    assert "nothing was learnt: none of the 2 steps in runs/mine changed a weight" in corrected.stderr
+    assert hone("train", recipe, *shared).stderr.splitlines()[-1] == corrected.stderr.splitlines()[-1]
 
 
 def test_recipe_that_needs_a_gpu_says_what_the_machine_has(recipe: Path):

@@ -37,7 +37,7 @@ from hone.launch.policy import (
     require_exact_sampling,
     require_tokens,
 )
-from hone.launch.rundir import claim
+from hone.launch.rundir import claim, require_own
 from hone.policy.engine import Engine
 from hone.rollout.errors import RolloutError
 from hone.rollout.faults import FaultBudget
@@ -186,12 +186,13 @@ class HoneRollouts:
         self._closing, self._started = asyncio.Event(), asyncio.Event()
         settings = self._settings
         self._room = asyncio.Semaphore(settings.groups_per_step * (settings.rollout.max_staleness + 1))
-        claim(settings)
+        require_own(settings)
         self._policy = await asyncio.to_thread(load_policy, settings)
         async with (
             open_engine(self._policy, settings) as self._engine,
             open_rollout_service(settings, self._engine.generate) as service,
         ):
+            claim(settings)
             self._opened.set()
             collecting = asyncio.create_task(self._collect(service))
             closing = asyncio.create_task(self._closing.wait())

@@ -215,8 +215,6 @@ def parse_chunk(url: str, reply: Mapping[str, Any]) -> CompletionChunk:
             f"{url} returned {len(ids)} tokens and {len(entries)} log-probabilities that do not match"
         )
     end = Finish(meta["finish_reason"]["type"])
-    if end is Finish.STOP and not ids:
-        raise ServerUnavailable(f"{url} ended a reply before its first token")
     return CompletionChunk(
         token_ids=np.asarray(ids, np.int32),
         logprobs=np.asarray([entry[0] for entry in entries], np.float32),

@@ -127,3 +127,15 @@ def test_invalid_chat_completion_is_refused():
                 pass
 
     run_virtual(run())
+
+
+def test_reply_without_tokens_is_an_engine_error():
+    choice = {"index": 0, "message": {"role": "assistant", "content": ""}, "finish_reason": "stop"}
+    empty = {"choices": [choice], "usage": {"prompt_tokens": 11, "completion_tokens": 0}}
+
+    async def run():
+        async with endpoint([web.json_response(empty)]) as (chat, _):
+            with pytest.raises(EngineError, match="returned no tokens: check that big is a language model"):
+                await chat.reply(list(ASKED))
+
+    run_virtual(run())
