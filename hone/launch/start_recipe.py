@@ -20,7 +20,7 @@ from hone.utils.devices import Devices, equal_devices, find_devices
 CPU_PARAMETERS = 50_000_000  # of the largest model that a machine without a GPU trains in reasonable time
 _CPU_CONTEXT = 8192  # tokens
 _SANDBOXES = ("sandbox.memory_mib=2048", "sandbox.pids=512", "sandbox.disk_mib=2048")
-# A model of a million parameters that the run makes itself: it shows the whole way on two cores.
+# A model of half a million parameters that the run makes itself: it shows the whole way on two cores.
 _TINY = (
     "makes_model=true",
     "groups_per_step=2",

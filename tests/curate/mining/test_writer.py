@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ class OneReply:
             return await OpenAIChat(http, self._settings, sampling).reply(messages)
 
 
-def told(tmp_path: Path, reply: str | Callable[..., str], message: str = "Fix", **more: str):
+def told(tmp_path: Path, reply: str | Callable[..., str], message: str = "Fix", **more: Any):
     """The statement and the endpoint whose model gives this reply."""
     talk = reply if callable(reply) else lambda _: reply
     with endpoint(talk, MODEL) as served:
