@@ -39,9 +39,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     for name in LINKED:
         (folder / name).symlink_to(ROOT / name)
-    (folder / ".venv" / "bin").mkdir(parents=True)
-    for program in Path(sys.prefix, "bin").iterdir():
-        (folder / ".venv" / "bin" / program.name).symlink_to(program)
+    (folder / ".venv").symlink_to(sys.prefix)
     return folder
 
 
