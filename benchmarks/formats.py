@@ -276,7 +276,7 @@ def main() -> None:
         "kodcode": kodcode_rows(),
         "debugging": debugging_row,
     }
-    assert set(makers) == set(FORMATS), "a format has no rows here"
+    assert set(makers) == FORMATS.keys() - {"harbor"}, "a format has no rows here"  # Harbor's are folders
     metrics: dict[str, float] = {}
     for name, make in makers.items():
         rows = [make(i) for i in range(count)]

@@ -24,7 +24,7 @@ MACHINE_PATHS = re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/(?!\.ssh)[.\
 CONTAINER_COMMANDS = ROOT / "hone" / "tasks" / "specifications" / "data"  # as their harnesses publish them
 JOBS = ("train", "sft", "eval", "quickstart")
 OTHER_COMMANDS = {"git", "cd", "curl", "head", "sudo", ".venv/bin/python", ".venv/bin/pre-commit"}
-OTHER_COMMANDS |= {".venv/bin/pytest", "docker", "tail"}
+OTHER_COMMANDS |= {".venv/bin/pytest", "docker"}
 
 
 def tracked() -> list[Path]:

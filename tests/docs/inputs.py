@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.curate.mining.projects import FIXED, TESTS, Project
+from tests.curate.mining.projects import BASE, FIXED, TESTS
 
 
 def tasks(folder: Path) -> None:
@@ -15,7 +15,7 @@ def tasks(folder: Path) -> None:
     hone(folder, "tasks", "generate", "recipes/quickstart.toml", "--out", "runs/some.jsonl")
     lines = (folder / "runs" / "some.jsonl").read_text().splitlines()[:2]
     (folder / "tasks.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    name = json.loads(lines[0])["task_id"]
+    name = json.loads(lines[0])["id"]
     prediction = {"instance_id": name, "model_name_or_path": "me", "model_patch": ""}
     (folder / "preds.jsonl").write_text(json.dumps(prediction) + "\n")
 
@@ -30,9 +30,25 @@ def harbor_tasks(folder: Path) -> None:
 def project(folder: Path) -> None:
     """A project beside the checkout whose last commit fixes a bug and adds its test."""
     (folder / "tasks.jsonl").unlink(missing_ok=True)
-    if not (folder.parent / "my-project").exists():
-        made = Project(folder.parent / "my-project")
-        made.commit("Count the first price, too", {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS})
+    made = folder.parent / "my-project"
+    if not made.exists():
+        made.mkdir()
+        git(made, "init", "--quiet", "--initial-branch=main")
+        commit(made, "Begin", BASE)
+        commit(made, "Count the first price, too", {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS})
+
+
+def commit(repository: Path, message: str, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", message)
+
+
+def git(repository: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=me", "-c", "user.email=me")
+    subprocess.run(["git", *who, *arguments], cwd=repository, check=True)
 
 
 def hone(folder: Path, *arguments: str) -> None:

@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import hone
 from hone.agents.blackbox.program import load_program
 from hone.cli import main
-from hone.config import resolve
+from hone.config import RunSettings, resolve, walk
 from tests.docs.blocks import DOCS, PAGES, ROOT, RUNNABLE, Block, all_blocks, hone_commands
 
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
 import hardware
 import navigation
+import reference
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 BLOCKS = all_blocks()
@@ -32,17 +34,17 @@ def of(*languages: str) -> list[Block]:
 def test_every_page_is_in_the_menu_once() -> None:
     listed: list[str] = []
 
-    def walk(entries: object) -> None:
+    def collect(entries: object) -> None:
         if isinstance(entries, str):
             listed.append(entries)
         elif isinstance(entries, list):
             for entry in entries:
-                walk(entry)
+                collect(entry)
         elif isinstance(entries, dict):
             for entry in entries.values():
-                walk(entry)
+                collect(entry)
 
-    walk(navigation.navigation({}))
+    collect(navigation.navigation({}))
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
     assert sorted(listed) == sorted([*pages, "index.md", "contributing.md"])
 
@@ -161,3 +163,37 @@ def test_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path
 def test_runnable_blocks_use_the_languages_of_the_runner() -> None:
     odd = [b.where for b in BLOCKS if b.language not in (*RUNNABLE, "text", "sh", "json", "")]
     assert odd == []
+
+
+def test_python_page_shows_signatures_and_docstrings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def grade(patch: str, *, timeout_s: float = 60.0) -> bool:
+        """Grade a patch.
+
+        Args:
+            patch: in git's format.
+            timeout_s: seconds of the tests,
+                all together.
+
+        Raises:
+            ValueError: the patch is empty.
+
+        Example:
+            grade("diff --git ...")
+        """
+        return bool(patch)
+
+    monkeypatch.setattr(hone, "__all__", ["grade"], raising=False)
+    monkeypatch.setattr(hone, "grade", grade, raising=False)
+    page = reference.python_page()
+    assert "## hone.grade {: #grade }" in page
+    assert "grade(patch: str, *, timeout_s: float = 60.0) -> bool" in page
+    assert "- `patch`: in git's format.\n- `timeout_s`: seconds of the tests, all together." in page
+    assert "- `ValueError`: the patch is empty." in page
+    assert '```python\ngrade("diff --git ...")\n```' in page
+
+
+def test_settings_page_has_every_setting() -> None:
+    page = reference.settings_page()
+    for setting in walk(RunSettings):
+        name = f"[{setting.path}]" if setting.group else f"| `{setting.path.rpartition('.')[2]}`"
+        assert name in page
