@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import urllib.parse
 from collections.abc import Callable, Collection
 from importlib import resources
@@ -54,7 +55,7 @@ async def serve(
         listener = listen(host, port)
     except OSError as error:
         raise CannotListen(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}): stop the program that uses "
+            f"cannot listen on {host}, port {port} ({os.strerror(error.errno or 0)}): stop the program that uses "
             "it, or give another --port; 0 takes a free one"
         ) from error
     hosts = LOOPBACK_HOSTS | {host} if is_loopback(host) else frozenset[str]()
