@@ -64,6 +64,7 @@ def take(server: str, chromium: str, profile: Path, out: Path) -> None:
         page.emulate_media(color_scheme="light")
         page.goto(f"{server}/runs/{name}")
         page.locator(CURVE).first.screenshot(path=out / "curve.png")
+        page.set_viewport_size({"width": 1360, "height": 960})
         page.goto(f"{server}/runs/{name}/rollouts/{rollout}/tokens")
         page.wait_for_selector("#nodes[data-ready] .node.sampled .t")
         page.locator(".node.sampled .t:is(.q3, .q4, .q5)").first.hover()
@@ -72,9 +73,10 @@ def take(server: str, chromium: str, profile: Path, out: Path) -> None:
 
 
 def telling_rollout(server: str, name: str) -> str:
-    """Return the directory of the long rollout of the first step that hesitated most."""
-    rows = ask(f"{server}/api/runs/{name}/rollouts?step=0&sort=-sampled_tokens")["rows"]
-    stored = [row["directory"] for row in rows[:12] if row["directory"]]
+    """Return the directory of the long rollout that hesitated most."""
+    while not (table := ask(f"{server}/api/runs/{name}/rollouts?sort=-sampled_tokens"))["complete"]:
+        pass  # each request reads more of the stored files
+    stored = [row["directory"] for row in table["rows"][:12] if row["directory"]]
     return max(stored, key=lambda directory: hesitation(server, name, directory))
 
 
