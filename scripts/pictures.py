@@ -64,9 +64,10 @@ def take(server: str, chromium: str, profile: Path, out: Path) -> None:
         page.emulate_media(color_scheme="light")
         page.goto(f"{server}/runs/{name}")
         page.locator(CURVE).first.screenshot(path=out / "curve.png")
-        page.set_viewport_size({"width": 1360, "height": 960})
+        page.set_viewport_size({"width": 1360, "height": 800})
         page.goto(f"{server}/runs/{name}/rollouts/{rollout}/tokens")
         page.wait_for_selector("#nodes[data-ready] .node.sampled .t")
+        page.click("#fold")  # of rendered nodes, so that the sampled ones stand together
         page.locator(".node.sampled .t:is(.q3, .q4, .q5)").first.hover()
         page.screenshot(path=out / "tokens.png")
         context.close()
