@@ -32,7 +32,7 @@ LOG = "=" * 70 + "\nFAIL: test_1 (tests.test_a.Tests.test_1)\n" + "-" * 70 + "\n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Time the pages of a large run.")
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--turns", type=int, default=200, help="of the long rollout")
     parser.add_argument("--tokens", type=int, default=100_000, help="of the long rollout")

@@ -25,7 +25,7 @@ from tests.view.browser import FLAGS, hone_view
 
 ROOT = Path(__file__).resolve().parents[1]
 HONE = Path(sys.executable).with_name("hone")
-RUN_SIZE, TOKENS_SIZE = {"width": 1360, "height": 860}, {"width": 1360, "height": 640}
+SIZE = {"width": 1360, "height": 860}
 CURVE = "figure.chart:has(h3:text-is('Resolve rate'))"
 
 
@@ -54,7 +54,7 @@ def take(server: str, chromium: str, profile: Path, out: Path) -> None:
     rollout = telling_rollout(server, name)
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=chromium, args=FLAGS, viewport=RUN_SIZE, device_scale_factor=1.5
+            profile, executable_path=chromium, args=FLAGS, viewport=SIZE, device_scale_factor=1.5
         )
         page = context.new_page()
         for theme in ("light", "dark"):
@@ -64,18 +64,20 @@ def take(server: str, chromium: str, profile: Path, out: Path) -> None:
         page.emulate_media(color_scheme="light")
         page.goto(f"{server}/runs/{name}")
         page.locator(CURVE).first.screenshot(path=out / "curve.png")
-        page.set_viewport_size(TOKENS_SIZE)
+        page.set_viewport_size({"width": 1360, "height": 800})
         page.goto(f"{server}/runs/{name}/rollouts/{rollout}/tokens")
         page.wait_for_selector("#nodes[data-ready] .node.sampled .t")
+        page.click("#fold")  # of rendered nodes, so that the sampled ones stand together
         page.locator(".node.sampled .t:is(.q3, .q4, .q5)").first.hover()
         page.screenshot(path=out / "tokens.png")
         context.close()
 
 
 def telling_rollout(server: str, name: str) -> str:
-    """Return the directory of the graded rollout of an early step that hesitated most."""
-    rows = ask(f"{server}/api/runs/{name}/rollouts?outcome=unresolved&sort=step")["rows"]
-    stored = [row["directory"] for row in rows[:12] if row["directory"]]
+    """Return the directory of the long rollout that hesitated most."""
+    while not (table := ask(f"{server}/api/runs/{name}/rollouts?sort=-sampled_tokens"))["complete"]:
+        pass  # each request reads more of the stored files
+    stored = [row["directory"] for row in table["rows"][:12] if row["directory"]]
     return max(stored, key=lambda directory: hesitation(server, name, directory))
 
 

@@ -92,6 +92,7 @@ def resolve(
     except ValidationError as error:
         raise _first_error(error, layers) from None
     overridden = [each for each in given if any(_sets(layer.values, each.path.split(".")) for layer in above)]
+    settings = settings.with_recipes(layer.source for layer in recipe)
     return settings.with_variables({each.path: each.variable for each in given if each not in overridden})
 
 

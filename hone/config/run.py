@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -71,6 +72,13 @@ class DemonstrationSettings(Settings):
                     "demonstrations.path, or remove it"
                 )
         return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where settings come from; settings with the same values are equal wherever these come from."""
+
+    recipes: tuple[str, ...] = field(default=(), compare=False)
 
 
 class RunSettings(Settings):
@@ -145,11 +153,17 @@ class RunSettings(Settings):
     """Evaluation of a fixed policy."""
 
     _variables: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+    _origin: Origin = PrivateAttr(default_factory=Origin)
 
     @property
     def variables(self) -> Mapping[str, str]:
         """Setting -> the environment variable that gave its value."""
         return self._variables
+
+    @property
+    def recipes(self) -> tuple[str, ...]:
+        """The files that gave the values: what the recipe extends, later ones above, then the recipe."""
+        return self._origin.recipes
 
     @property
     def engine_copies_weights(self) -> bool:
@@ -167,6 +181,12 @@ class RunSettings(Settings):
         """Return the settings with another record of the variables that gave their values."""
         copy = self.model_copy()
         copy._variables = dict(variables)
+        return copy
+
+    def with_recipes(self, recipes: Iterable[str]) -> RunSettings:
+        """Return the settings with another record of the recipes that gave their values."""
+        copy = self.model_copy()
+        copy._origin = Origin(recipes=tuple(recipes))
         return copy
 
     @model_validator(mode="after")

@@ -15,15 +15,19 @@ from hone.config.fields import discriminator, walk
 from hone.config.run import RunSettings
 from hone.settings import Mark, Settings
 
+RECIPES = "# Recipes, later ones above: "  # begins the line of a resolved recipe that lists its files
+
 
 def dump(settings: RunSettings) -> str:
     """Return a recipe that resolves to exactly these settings.
 
-    Values that were set are assignments, with the environment variable that gave them; defaults are comments.
+    Values that were set are assignments, with the environment variable that gave them; defaults are comments,
+    and so are the recipes that a recipe extends.
     The file shows all settings.
     """
     lines = [
         f"# Resolved by hone {__version__}. A commented line shows a default.",
+        *([f"{RECIPES}{json.dumps(settings.recipes)}"] if len(settings.recipes) > 1 else []),
         *_lines(settings, "", settings.variables),
     ]
     return "\n".join(lines) + "\n"

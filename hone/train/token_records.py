@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hone.train.errors import TrainError
@@ -120,7 +119,7 @@ class TokenRecorder:
                     self._table(),
                     partial,
                     compression="zstd",
-                    use_dictionary=[name for name in _SCHEMA.names if name not in _ENCODINGS],
+                    use_dictionary=[name for name in _SCHEMA.names if name not in _ENCODINGS],  # pyright: ignore[reportArgumentType]
                     column_encoding=_ENCODINGS,
                 )
 
@@ -149,8 +148,10 @@ def read_token_rows(run_dir: Path, step: int, rollout_id: str) -> TokenRows | No
     path = token_file(run_dir, step)
     if not path.is_file():
         return None
-    table = pq.ParquetFile(path).read(use_threads=False)
-    found = table.filter(pc.equal(pc.cast(table["rollout_id"], pa.string()), rollout_id))
-    if not found.num_rows:
+    table = pq.ParquetFile(path).read(use_threads=False).unify_dictionaries()
+    ids = table["rollout_id"].combine_chunks()
+    names = ids.dictionary.to_pylist()
+    if rollout_id not in names:
         return None
-    return TokenRows(**{field.name: found[field.name].to_numpy() for field in fields(TokenRows)})
+    at = np.flatnonzero(ids.indices.to_numpy() == names.index(rollout_id))
+    return TokenRows(**{field.name: table[field.name].to_numpy()[at] for field in fields(TokenRows)})

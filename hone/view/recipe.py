@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
 from typing import Any
 
 from hone.config import RunSettings
 from hone.config.fields import walk
+from hone.config.written import RECIPES
 from hone.view.reader import RunReader
 from hone.view.records import Difference
 
 
+def parents(reader: RunReader) -> tuple[Path, ...]:
+    """Return the recipes that a run's recipe extends, later ones above; () without any on this machine."""
+    for line in reader.recipe().split("\n"):
+        if line.startswith(RECIPES):
+            files = tuple(Path(str(file)) for file in json.loads(line.removeprefix(RECIPES)))[:-1]
+            return files if all(file.is_file() for file in files) else ()
+    return ()
+
+
 def differences(reader: RunReader) -> tuple[Difference, ...]:
-    """Return the settings of a run that are not the defaults."""
-    values, defaults = values_of(reader), _defaults()
-    return tuple(
-        Difference(key=key, value=value, other=defaults.get(key, ""))
-        for key, value in values.items()
-        if value != defaults.get(key, "")
-    )
+    """Return the settings whose value is not that of the parent recipes, or not the default without any."""
+    values, below = values_of(reader), _defaults()
+    defaults = dict(below)
+    for file in parents(reader):
+        own = dict(_leaves(_toml(file.read_text(encoding="utf-8")), ""))
+        below |= {key: as_text(value) for key, value in own.items() if key not in ("extends", "variables")}
+    every = [*values, *(key for key in below if key not in values and below[key] != defaults.get(key, ""))]
+    found = ((key, values.get(key, defaults.get(key, "")), below.get(key, "")) for key in every)
+    return tuple(Difference(key=key, value=own, other=other) for key, own, other in found if own != other)
 
 
 def differences_between(
@@ -41,22 +55,24 @@ def values_of(reader: RunReader) -> dict[str, str]:
 
 
 def as_text(value: Any) -> str:
-    """Return a setting's value as a recipe would write it; "" for none."""
-    return "" if value is None or value == {} else json.dumps(value, ensure_ascii=False, default=str)
+    """Return a setting's value as JSON; "" for none, and for an empty group."""
+    return "" if value is None or value == {} else json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, Set) else str(value)
 
 
 def _defaults() -> dict[str, str]:
-    from hone.config.written import value_of
-
     plain = ((s.path, s.default) for s in walk(RunSettings) if not s.group and s.default is not ...)
-    return {path: as_text(value_of(_One(default), "value")) for path, default in plain}
+    return {path: as_text(default) for path, default in plain}
 
 
-class _One:
-    """Holds one value, for `value_of`, which makes TOML types of an attribute."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -126,6 +126,7 @@ class RunPage:
     bottleneck: str  # one line; "" before the first step
     recipe: str  # resolved, TOML
     differences: tuple[Difference, ...]  # from its parent recipe, else from the defaults
+    parent: str = ""  # the recipe that it extends; "": differences are from the defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from hone.view.curve import (
 )
 from hone.view.panels import panels
 from hone.view.reader import RunReader
-from hone.view.recipe import differences
+from hone.view.recipe import differences, parents
 from hone.view.records import Event, OutcomeSteps, Panel, Point, RolloutRow, RunKind, Running, RunPage, Series
 from hone.view.rollouts import rollout_rows
 from hone.view.runs import count_outcomes, run_line
@@ -49,6 +49,7 @@ def run_page(reader: RunReader) -> RunPage:
         bottleneck=bottleneck(shares, metrics) if shares else "",
         recipe=reader.recipe(),
         differences=differences(reader),
+        parent=", ".join(map(str, parents(reader))),
     )
 
 

@@ -175,6 +175,7 @@ class HandMade:
             set_aside={TASK: EVIL},
             bottleneck=EVIL,
             recipe=EVIL,
+            parent=EVIL,
             differences=(Difference(key=EVIL, value=EVIL, other=""),),
         )
 

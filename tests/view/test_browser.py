@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,15 +90,34 @@ def test_pages_of_a_finished_quickstart_are_sound(
     quickstart: subprocess.Popen[str], run_dir: Path, tmp_path: Path
 ):
     assert quickstart.wait(LIMIT_S) == 0, (run_dir.parent / "log").read_text()
-    with hone_view(run_dir) as server, visitor(tmp_path) as reader:
+    copy = shutil.copytree(run_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("eval", "sft", "base"))
+    with hone_view(run_dir, copy) as server, visitor(tmp_path) as reader:
         line = training(server, state="finished")
         assert line is not None
         rollout = stored_rollout(server, line["name"])
         for name, address in addresses(server, line["name"], rollout):
             reader.visit(address, name)
-        others = [each["name"] for each in ask(f"{server}/api/runs") if each["kind"] == "evaluation"]
-        for each in others[:1]:
-            reader.visit(f"{server}/runs/{each}", "evaluation")
+        by_kind: dict[str, list[str]] = {}
+        for each in ask(f"{server}/api/runs"):
+            by_kind.setdefault(each["kind"], []).append(each["name"])
+        reader.visit(f"{server}/runs/{by_kind['evaluation'][0]}", "evaluation")
+        first, second = by_kind["training"][:2]
+        reader.visit(f"{server}/compare?run={first}&run={second}", "compare")
+    assert reader.faults == []
+
+
+def test_login_opens_the_page_that_was_asked_for(
+    quickstart: subprocess.Popen[str], run_dir: Path, tmp_path: Path
+):
+    assert quickstart.wait(LIMIT_S) == 0
+    token = tmp_path / "token"
+    token.write_text("a-token-of-the-test")
+    token.chmod(0o600)
+    with hone_view(run_dir, "--token-file", token) as server, visitor(tmp_path) as reader:
+        reader.visit(f"{server}/runs/run/rollouts?outcome=resolved", "login")
+        reader.page.fill("input[name=token]", "a-token-of-the-test")
+        reader.page.keyboard.press("Enter")
+        reader.page.wait_for_url("**/runs/run/rollouts?outcome=resolved")
     assert reader.faults == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hone.config import dump, resolve
 from hone.outcomes import Outcome
 from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
@@ -216,3 +217,25 @@ def test_numbers_that_are_not_finite_become_null() -> None:
     json.dumps(json_ready(values), allow_nan=False)
     with pytest.raises(TypeError, match="has no JSON form"):
         json_ready(object())
+
+
+def test_recipe_is_compared_with_its_parent(run: Path, tmp_path: Path) -> None:
+    base, own = tmp_path / "base.toml", tmp_path / "own.toml"
+    base.write_text('groups_per_step = 3\n[tasks]\ntrain = 9\n[model]\npath = "m"\n')
+    own.write_text('extends = "base.toml"\n[tasks]\ntrain = 7\n')
+    (run / "config.toml").write_text(dump(resolve(own, ["groups_per_step=8"])))
+    page = library_of(run).run("run")
+    assert isinstance(page, RunPage)
+    assert page.parent == str(base)
+    found = {each.key: (each.value, each.other) for each in page.differences}
+    assert found == {
+        "run_dir": ('"runs/own"', ""),
+        "tasks.train": ("7", "9"),
+        "groups_per_step": ("8", "3"),
+    }
+
+    base.unlink()
+    without = library_of(run).run("run")
+    assert isinstance(without, RunPage)
+    assert without.parent == ""
+    assert "model.path" in {each.key for each in without.differences}

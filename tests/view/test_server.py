@@ -102,6 +102,8 @@ def test_every_link_of_a_page_leads_to_a_page():
         followed.add(path)
         page = asked.get(path)
         assert page.status_code == 200, path
+        if "?" in path:  # the links of a filtered table are those of the whole one with another filter
+            continue
         for _, attributes in Elements(page.text).elements:
             target = (attributes.get("href") or attributes.get("src") or "").partition("#")[0]
             if target and target not in followed and target not in waiting:

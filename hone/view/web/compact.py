@@ -49,7 +49,8 @@ def _bytes(node: NodeTokens) -> dict[int, str]:
 
 
 def _numbers(values: Sequence[float | None]) -> list[float | None]:
-    return _once([None if value is None else float(f"{value:.5g}") for value in values])
+    """Return values to the precision of float32, which the mismatch of two of them needs."""
+    return _once([None if value is None else float(f"{value:.8g}") for value in values])
 
 
 def _once(values: Sequence[Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import urllib.parse
 from collections.abc import Callable, Collection
 from importlib import resources
@@ -53,9 +54,10 @@ async def serve(
     try:
         listener = listen(host, port)
     except OSError as error:
+        why = os.strerror(error.errno or 0)
         raise CannotListen(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}): stop the program that uses "
-            "it, or give another --port; 0 takes a free one"
+            f"cannot listen on {host}, port {port} ({why}): stop the program that uses it, or give another "
+            "--port; 0 takes a free one"
         ) from error
     hosts = LOOPBACK_HOSTS | {host} if is_loopback(host) else frozenset[str]()
     with listener:

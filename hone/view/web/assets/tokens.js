@@ -93,9 +93,10 @@
     header.append(make("b", `node ${node.node}`), make("span", `turn ${node.turn}`), make("span", node.sampled ? "sampled" : "rendered"), make("span", `${node.ids.length.toLocaleString("en")} tokens`));
     if (node.parent !== null && byNode.get(node.parent) && node.parent !== node.node - 1) header.append(make("span", `continues node ${node.parent}`));
     header.append(make("span", node.why));
-    if (!node.sampled && node.ids.length > FOLDED) {
-      section.classList.add("folded");
-      const button = make("button", "show", "small-button");
+    if (!node.sampled) {
+      const long = node.ids.length > FOLDED;
+      section.classList.toggle("folded", long);
+      const button = make("button", long ? "show" : "hide", "small-button");
       button.type = "button";
       button.addEventListener("click", () => { button.textContent = section.classList.toggle("folded") ? "show" : "hide"; });
       header.append(button);
