@@ -30,7 +30,7 @@ _MODULES = {
     "sft": "front_door.jobs",
 }
 _PACKAGES = ("evaluate", "sandbox", "train")  # that can be called; see hone.utils.callable_package
-__all__ = [*sorted((*_MODULES, *_PACKAGES)), "__version__"]
+__all__ = [*sorted((*_MODULES, *_PACKAGES)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
