@@ -112,6 +112,7 @@ def test_api_model_example(tmp_path: Path):
 
 @pytest.mark.full
 @pytest.mark.e2e
+@pytest.mark.timeout(TIMEOUT_S)
 def test_own_reward_example_and_reading_its_run(tmp_path: Path):
     run = tmp_path / "run"
     said = example("my_own_reward.py", f"run_dir={run}", "train.steps=2", *TINY)
@@ -133,6 +134,7 @@ def test_reading_example_needs_steps_with_rewards(tmp_path: Path):
 
 @pytest.mark.full
 @pytest.mark.e2e
+@pytest.mark.timeout(TIMEOUT_S)
 def test_own_algorithm_example(tmp_path: Path):
     said = example("my_own_algorithm.py", f"run_dir={tmp_path / 'run'}", "train.steps=1", *TINY)
     assert re.fullmatch(r"step 0: reward [+-]\d\.\d\d, clipped \d+\.\d%\n", said)
@@ -140,6 +142,7 @@ def test_own_algorithm_example(tmp_path: Path):
 
 @pytest.mark.full
 @pytest.mark.e2e
+@pytest.mark.timeout(TIMEOUT_S)
 def test_teacher_example(tmp_path: Path):
     taught, trained = example("teacher_traces_to_sft.py", tmp_path, 12).splitlines()
     kept = re.fullmatch(r"the teacher resolved \d+% of 12 tasks", taught)
@@ -149,6 +152,7 @@ def test_teacher_example(tmp_path: Path):
 
 @pytest.mark.full
 @pytest.mark.e2e
+@pytest.mark.timeout(TIMEOUT_S)
 def test_grpo_example(tmp_path: Path):
     said = example(
         "grpo_in_one_file.py", "--folder", tmp_path, "--steps", 1, "--demonstrations", 40, "--held-out", 4
