@@ -8,7 +8,7 @@ GROUPED := --dist loadgroup --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-full fast mutants lint bench
+.PHONY: help install quickstart test test-full fast mutants lint bench wheel docs
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ install: ## Make .venv and install what is missing; instant when nothing changed
 	@scripts/install.sh
 
 quickstart: install ## Train a small model to fix bugs in real sandboxes, on this machine, in minutes
-	@$(BIN)/hone quickstart recipes/quickstart.toml
+	@$(BIN)/hone quickstart
 
 test: install lint ## Lint, types, import floors, and the tests of every part; minutes
 	@scripts/install-services.sh
@@ -41,6 +41,12 @@ lint: install ## Ruff, pyright and import-linter
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
+
+wheel: install ## Build dist/hone_rl-VERSION-py3-none-any.whl
+	@$(BIN)/python -m hatchling build -t wheel
+
+docs: install ## Build the pages of docs/ into site/, for a browser without a server; a warning fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: install ## Every benchmark; each ends with one line of JSON
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done

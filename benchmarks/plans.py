@@ -12,12 +12,13 @@ import re
 from pathlib import Path
 
 from hone.config import resolve
+from hone.config.bundled import FOLDER
 from hone.config.device_plan import MachinePlan, plan_devices
 from hone.config.fitting import refusal
 from hone.utils.devices import Devices, equal_devices
 
-RECIPES = Path(__file__).parent.parent / "recipes"
-COMMAND = re.compile(r"^#   hone plan recipes/(\S+)\.toml --gpus (\d+)((?: --\S+ \S+)*)$", re.M)
+RECIPES = FOLDER
+COMMAND = re.compile(r"^#   hone plan (\S+) --gpus (\d+)((?: --\S+ \S+)*)$", re.M)
 MACHINES = {
     "1 x 24 GiB": equal_devices(1, 24),
     "1 x 80 GiB": equal_devices(1, 80),
@@ -28,14 +29,18 @@ MACHINES = {
 
 def recipes() -> list[Path]:
     """Return the recipes without the tiny variants."""
-    return [path for path in sorted(RECIPES.glob("*.toml")) if not path.stem.endswith("-tiny")]
+    return [path for path in every_recipe() if not path.stem.endswith("-tiny")]
+
+
+def every_recipe() -> list[Path]:
+    return sorted(RECIPES.glob("*.toml"))
 
 
 def own_machine(path: Path) -> tuple[str, Devices]:
     """Return the command of `hone plan` in a recipe's comments and the machines that it describes."""
     found = COMMAND.search(path.read_text())
     if found is None or found[1] != path.stem:
-        raise ValueError(f"{path} has no comment `#   hone plan recipes/{path.stem}.toml --gpus N ...`")
+        raise ValueError(f"{path} has no comment `#   hone plan {path.stem} --gpus N ...`")
     options = dict(re.findall(r"--(\S+) (\S+)", found[3]))
     host = options.get("host-memory")
     devices = equal_devices(
@@ -68,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--comments", action="store_true")
     if parser.parse_args().comments:
-        for path in recipes():
+        for path in every_recipe():
             print(own_plan(path)[0])
         return
     rows = table()

@@ -25,16 +25,16 @@ class Outcome(StrEnum):
     RESOLVED = "resolved"  # submitted, and every hidden check passes
     UNRESOLVED = "unresolved"  # submitted, and some hidden check fails
     NO_PATCH = "no_patch"  # submitted without changing anything
-    TURN_LIMIT = "turn_limit"
+    TURN_LIMIT = "turn_limit"  # the replies of `agent.turn_limit` are used up
     CONTEXT_LIMIT = "context_limit"  # the conversation no longer fits the model
-    TIME_LIMIT = "time_limit"
+    TIME_LIMIT = "time_limit"  # the seconds of `rollout.time_limit_s`, or of the agent, are used up
     TOKEN_LIMIT = "token_limit"  # noqa: S105 - the budget of sampled tokens is spent
     FORMAT_LIMIT = "format_limit"  # replies without exactly one action, or one that cannot be rendered
     BROKE_SANDBOX = "broke_sandbox"  # the agent's own command killed its sandbox
     CRASHED = "crashed"  # an unexpected error of Hone's, after the policy has acted
     TAMPERED = "tampered"  # the patch tried to influence its own grading
-    SANDBOX_ERROR = "sandbox_error"
-    ENGINE_ERROR = "engine_error"
+    SANDBOX_ERROR = "sandbox_error"  # no sandbox started, or its machine failed
+    ENGINE_ERROR = "engine_error"  # the engine gave no reply
     GRADER_ERROR = "grader_error"  # grading gave no verdict
     CANCELLED = "cancelled"  # stale, or shut down
 

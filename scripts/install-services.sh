@@ -9,7 +9,7 @@ yes= agents='qwen-code mini-swe-agent'
 for option; do
     case $option in
     --yes) yes=true ;;
-    --full) agents+=' qwen-code-acp opencode codex claude-code gemini-cli openhands aider' ;;  # 3 GB, for `make test-full`
+    --full) agents+=' qwen-code-acp qwen-code-small opencode codex claude-code gemini-cli openhands aider' ;;  # 3 GB, for `make test-full`
     esac
 done
 

@@ -37,7 +37,11 @@ usable() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3,
 
 find_python() {
     local name path
-    for name in "${PYTHON:-python3}" python3.11 python3.12 python3.13 python3.14 /usr/bin/python3; do
+    if [ -n "${PYTHON:-}" ]; then # what was asked for, or nothing
+        path=$(command -v "$PYTHON") && usable "$path" && echo "$path"
+        return
+    fi
+    for name in python3 python3.11 python3.12 python3.13 python3.14 /usr/bin/python3; do
         path=$(command -v "$name") || continue
         if usable "$path"; then echo "$path"; return; fi
     done
@@ -46,6 +50,8 @@ find_python() {
 
 if ! [ -x .venv/bin/python ] || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     python=$(find_python) || {
+        [ -z "${PYTHON:-}" ] || fail "PYTHON=$PYTHON is no Python 3.11 or newer with venv and ensurepip: correct \
+it, or unset it and let this script choose"
         command -v apt-get >/dev/null || fail "install Python 3.11 or newer (with venv), then run this again"
         install_system python3 python3-venv
         python=$(find_python) || fail "install Python 3.11 or newer (with venv), then run this again"

@@ -17,13 +17,14 @@ from hone.config import RunSettings, walk
 ROOT = Path(__file__).parent.parent
 MAX_LINES, MAX_FUNCTION_LINES = 400, 60
 SOURCES = sorted((ROOT / "hone").rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += [ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
 # A user's home directory, or the root of a checkout.
 MACHINE_PATHS = re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/(?!\.ssh)[.\w]|(?<![\w.$)}])/work/")
 CONTAINER_COMMANDS = ROOT / "hone" / "tasks" / "specifications" / "data"  # as their harnesses publish them
 JOBS = ("train", "sft", "eval", "quickstart")
 OTHER_COMMANDS = {"git", "cd", "curl", "head", "sudo", ".venv/bin/python", ".venv/bin/pre-commit"}
-OTHER_COMMANDS |= {".venv/bin/pytest", "docker"}
+OTHER_COMMANDS |= {".venv/bin/pytest", "docker", "tail"}
 
 
 def tracked() -> list[Path]:
@@ -109,8 +110,8 @@ def commands() -> list[tuple[str, str]]:
     """(page, command) of every ```bash block; what only shows output stands in other blocks."""
     found: list[tuple[str, str]] = []
     for page in PAGES:
-        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-            lines = block.replace("\\\n", " ").splitlines()
+        for block in re.findall(r"^ *```bash\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
+            lines = [line.strip() for line in block.replace("\\\n", " ").splitlines()]
             found += [(page.name, line) for line in lines if line.strip() and not line.startswith("#")]
     return found
 
@@ -120,13 +121,17 @@ def commands() -> list[tuple[str, str]]:
 def test_a_command_of_the_docs_is_one_that_runs(page: str, command: str, monkeypatch: pytest.MonkeyPatch):
     """Jobs are resolved by a dry run, other commands of hone are parsed, make's targets have to exist."""
     words = shlex.split(command, comments=True)
+    while re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # a variable before the command
+        del words[0]
     if words[0] == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(words[1:]) <= set(targets)
     elif words[0] in ("hone", ".venv/bin/hone"):
         monkeypatch.chdir(ROOT)
         arguments = [word for word in words[1:] if word != "--dry-run"]
-        last = "--dry-run" if arguments[0] in JOBS and "--help-config" not in arguments else "--help"
+        shipped = any(word.startswith("recipes/") for word in arguments)  # not a recipe of the reader
+        resolved = arguments[0] in JOBS and shipped and "--help-config" not in arguments
+        last = "--dry-run" if resolved else "--help"
         end = arguments.index("--") if "--" in arguments else len(arguments)
         monkeypatch.setattr(sys, "argv", ["hone", *arguments[:end], last, *arguments[end:]])
         assert main() == 0

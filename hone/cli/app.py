@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from hone import __version__
-from hone.cli import agents, engine, images, servers, tasks, trajectory
+from hone.cli import agents, engine, images, recipes, servers, tasks, trajectory
 from hone.cli.compare import compare
 from hone.cli.doctor import doctor
 from hone.cli.errors import FAILED, MISUSE, STOPPED, Interrupted, explain
@@ -24,7 +24,9 @@ from hone.cli.machine_plan import plan
 from hone.cli.options import HelpConfigOption
 from hone.cli.peers import slime, verl
 from hone.cli.show import show
+from hone.cli.start import start
 from hone.cli.training import quickstart, replay, sft, train
+from hone.cli.view import view
 from hone.utils.text import visible
 
 app = typer.Typer(
@@ -37,13 +39,14 @@ TRAIN, RUNS = "Train", "Evaluate, and look at runs"
 TASKS, FLEET = "Tasks, grading and agents", "Machines and servers"
 app.command("eval", rich_help_panel=RUNS)(evaluate)
 for panel, commands in {
-    TRAIN: (quickstart, sft, train, replay, verl, slime),
-    RUNS: (show, compare, export),
+    TRAIN: (quickstart, start, sft, train, replay, verl, slime),
+    RUNS: (view, show, compare, export),
     TASKS: (grade,),
     FLEET: (doctor, plan, servers.node, gateway),
 }.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=TRAIN)
 app.add_typer(trajectory.app, name="trajectory", rich_help_panel=RUNS)
 app.add_typer(tasks.app, name="tasks", rich_help_panel=TASKS)
 app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)

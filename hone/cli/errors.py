@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,4 +70,8 @@ def _system(error: OSError | MemoryError) -> str:
         return "too many open files: raise the limit (ulimit -n 4096), or lower rollout.concurrent_episodes"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission{where}: choose another run_dir, or change the owner of this one"
+    if error.errno == errno.EADDRINUSE:
+        found = re.search(r"\('(?P<host>[^']+)', (?P<port>\d+)", str(error))
+        port = f"port {found['port']} of {found['host']}" if found else "the port"
+        return f"{port} cannot be used ({os.strerror(errno.EADDRINUSE)}): choose another one with --port"
     return f"{error.strerror or _one_line(error)}{where}"

@@ -23,6 +23,7 @@ from hone.cli.options import (
 )
 from hone.launch.defaults import NO_RECIPE
 from hone.launch.evaluate_engine import Given, Kind, engine_settings, replaced_settings
+from hone.utils.text import visible
 
 if TYPE_CHECKING:
     from hone.config import Layer, RunSettings
@@ -33,6 +34,7 @@ AGENTS = ("bash", "debugger", "mini-swe-agent", "oracle", "noop", "demonstrator"
 PROGRAMS = (
     "blackbox:qwen-code",
     "blackbox:qwen-code-acp",
+    "blackbox:qwen-code-small",
     "blackbox:mini-swe-agent",
     "blackbox:opencode",
     "blackbox:codex",
@@ -49,7 +51,10 @@ class Flags:
     """The command line of `hone eval`; None or False: not given."""
 
     recipe: Annotated[
-        Path | None, typer.Argument(metavar="RECIPE", help="Recipe (TOML file); flags override it.")
+        Path | None,
+        typer.Argument(
+            metavar="RECIPE", help="A name of `hone recipes list`, or a TOML file; flags override it."
+        ),
     ] = None
     agent: Annotated[
         str | None,
@@ -122,9 +127,10 @@ def evaluate(flags: Flags) -> int:
     """Evaluate a fixed policy, or a scripted agent, on held-out tasks.
 
     Prints the resolve rate with its 95 % interval and writes report.html beside the results. Exit code 1 if
-    infrastructure faults lost samples; the same command with --resume retries those.
+    infrastructure faults lost samples, which the same command with --resume retries, or if no sample has a
+    token of the policy.
 
-    [bold]Example[/bold]: hone eval recipes/quickstart.toml --model runs/quickstart/final --json
+    [bold]Example[/bold]: hone eval quickstart --model runs/quickstart/final --json
 
     [bold]Example[/bold]: hone eval --agent oracle --tasks tasks.jsonl -o results --slice 0:5
 
@@ -150,7 +156,10 @@ def evaluate(flags: Flags) -> int:
     if summary is None:
         return 0
     print_evaluation(summary, as_json=flags.as_json)
-    return FAILED if any(each["errors"] for each in summary.get("evaluations", [summary])) else 0
+    evaluations = summary.get("evaluations", [summary])
+    for problem in dict.fromkeys(each["problem"] for each in evaluations if each["problem"]):
+        typer.echo(f"hone: {visible(problem)}", err=True)
+    return FAILED if any(each["errors"] or each["problem"] for each in evaluations) else 0
 
 
 def to_sets(flags: Flags) -> list[str | Layer]:

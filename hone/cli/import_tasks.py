@@ -94,6 +94,7 @@ def import_tasks(flags: Flags) -> int:
     [bold]Example[/bold]: hone tasks import harbor terminal-bench/ -o tasks.jsonl
     """
     from hone.cli.import_report import assess_rows
+    from hone.tasks.bundles import with_bundles
     from hone.tasks.files import import_rows, read_source
     from hone.tasks.formats import FORMATS, save
 
@@ -105,7 +106,7 @@ def import_tasks(flags: Flags) -> int:
     reports, usable = assess_rows(imported)
     tasks = _select(flags, usable)
     if tasks and flags.out is not None:
-        save(tasks, flags.out)
+        save(with_bundles(tasks, flags.out.parent), flags.out)
     show = _print_json if flags.as_json else _print
     show(flags, imported, reports, tasks, len(usable) - len(tasks))
     return 0 if tasks else FAILED

@@ -48,7 +48,7 @@ def plan(
     code is 1. With --simulate, print how many rollouts an hour the training would make instead; with --gpus,
     the engine then has every GPU that the trainer leaves.
 
-    [bold]Example[/bold]: hone plan recipes/debugger-8b.toml --gpus 4 --gpu-memory 80
+    [bold]Example[/bold]: hone plan debugger-8b --gpus 4 --gpu-memory 80
     """
     from hone.config import resolve
 

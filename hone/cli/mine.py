@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,15 +21,12 @@ from hone.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hone.config import RunSettings
-    from hone.curate.journal import Journal
-    from hone.curate.mining.candidates import Selection
     from hone.curate.mining.mine import Report
-    from hone.curate.mining.settings import MiningSettings
-    from hone.curate.mining.statement import Issue
-    from hone.launch.reporter import Reporter, Stage
-    from hone.tasks.repository import Repository
+    from hone.policy.settings import OpenAIEngineSettings
 
+
+WRITER_KEY = "HONE_WRITER_KEY"
+_CONTEXT = 32768  # tokens of the writer's model, at least
 
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of tasks.")]
 
@@ -41,6 +37,16 @@ TestsOption = Annotated[
         metavar="GLOB",
         help="Files or directories that are tests, besides test_*.py, tests/ and those that the "
         "configuration of pytest, unittest or CI names; may be repeated.",
+    ),
+]
+
+
+WriterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL[#MODEL]",
+        help="OpenAI-compatible endpoint, with its /v1, whose model writes the statements from the fix and "
+        "its tests; MODEL where it serves several. Its key: the variable HONE_WRITER_KEY.",
     ),
 ]
 
@@ -59,6 +65,7 @@ def mine(
         typer.Option(metavar="FILE", help="Issues of the tracker as JSONL: number, title, body."),
     ] = None,
     tests: TestsOption = None,
+    writer: WriterOption = None,
     provider: ProviderOption = "namespaces",
     repeat: Annotated[
         int, typer.Option(min=1, help="Test runs without and with the fix, and gradings of each.")
@@ -74,104 +81,53 @@ def mine(
     examples from the failing tests. Only tasks whose tests demand nothing that can only be guessed, and that
     pass the checks of `hone tasks validate`, are written.
 
+    A bundle of the repository is written beside FILE, which names it without its folder: both can be moved.
     A stopped run continues from FILE.partial when run again. Exit code 1 if no commit became a task.
 
     [bold]Example[/bold]: hone tasks mine ../my-project -o tasks.jsonl --limit 50 --since 2022-01-01
     """
-    from hone.curate.mining.layout import configured_tests
-    from hone.curate.mining.mine import read_results, report
     from hone.curate.mining.settings import MiningSettings
     from hone.curate.mining.statement import read_issues
-    from hone.tasks.formats import save
-    from hone.tasks.repository import Repository
+    from hone.launch.mining import MiningJob, mine_repository
 
     run = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
-    known = read_issues(issues) if issues is not None else {}
-    repository = Repository.open(repo)
-    globs = (*(tests or ()), *configured_tests(repository, repository.commit(branch)))
-    settings = MiningSettings(repeats=repeat, tests=tuple(dict.fromkeys(globs)))
-    commits, selection = run_with_progress(
-        lambda reporter: _select(repository, branch, since, settings, reporter)
+    job = MiningJob(
+        repository=repo,
+        out=out,
+        settings=MiningSettings(repeats=repeat, tests=tuple(tests or ())),
+        branch=branch,
+        since=since,
+        issues=read_issues(issues) if issues is not None else {},
+        limit=limit,
+        writer=writer_settings(writer) if writer is not None else None,
     )
-    journal = _journal(repo, out, run, settings, known)
-    try:
-        run_with_progress(
-            lambda reporter: _try(run, repository, selection, journal, settings, known, limit, reporter)
-        )
-    finally:
-        found = report(selection, read_results(journal), limit)
-        if found.tasks:
-            save(found.tasks, out)
-    journal.remove()
-    _print(found, commits, out, as_json=as_json)
-    return 0 if found.tasks else FAILED
+    mined = run_with_progress(lambda reporter: mine_repository(run, job, reporter))
+    _print(mined.report, mined.commits, out, as_json=as_json)
+    return 0 if mined.report.tasks else FAILED
 
 
-def _select(
-    repository: Repository,
-    branch: str,
-    since: datetime | None,
-    settings: MiningSettings,
-    reporter: Reporter,
-) -> tuple[int, Selection]:
-    """Return the number of commits, and the candidates among them."""
-    from hone.curate.mining.candidates import select, walk
+def writer_settings(writer: str) -> OpenAIEngineSettings:
+    """Return the endpoint of --writer; asks it for its model where none is named.
 
-    with reporter.stage("reading the history") as stage:
-        commits = walk(repository, branch, since)
-        selection = select(repository, commits, settings)
-        stage.set_status(f"{len(selection.candidates)} candidates of {len(commits)} commits")
-    return len(commits), selection
+    Raises UsageError for several models, EngineError when the endpoint does not answer.
+    """
+    from hone.cli.errors import UsageError
+    from hone.launch.engine import find_endpoint
+    from hone.policy.settings import OpenAIEngineSettings
 
-
-def _journal(
-    repo: Path, out: Path, run: RunSettings, settings: MiningSettings, issues: Mapping[int, Issue]
-) -> Journal:
-    from hone.curate.journal import Journal
-
-    about = {
-        "repository": str(repo.resolve()),
-        "mining": settings.model_dump(mode="json"),
-        "sandbox": run.sandbox.model_dump(mode="json"),
-        "grading": run.grading.model_dump(mode="json"),
-        "issues": {str(number): [issue.title, issue.body] for number, issue in issues.items()},
-    }
-    return Journal(out.with_name(f"{out.name}.partial"), about)
-
-
-def _try(
-    run: RunSettings,
-    repository: Repository,
-    selection: Selection,
-    journal: Journal,
-    settings: MiningSettings,
-    issues: Mapping[int, Issue],
-    limit: int | None,
-    reporter: Reporter,
-) -> None:
-    """Try the candidates that the journal does not contain."""
-    from hone.curate.mining.mine import Result, mine, read_results
-    from hone.curate.runner import Runner
-    from hone.launch.tasks import run_in_sandboxes
-
-    known = read_results(journal)
-    to_try = [each for each in selection.candidates if each.id not in known]
-    if len(to_try) < len(selection.candidates):
-        reporter.note(f"{len(selection.candidates) - len(to_try)} commits were tried in an earlier run.")
-    tasks = sum(result.task is not None for result in known.values())
-
-    async def work(runner: Runner, stage: Stage) -> None:
-        def progress(result: Result) -> None:
-            nonlocal tasks
-            tasks += result.task is not None
-            stage.advance()
-            stage.set_status(f"{tasks} tasks")
-
-        options = {"settings": settings, "issues": issues, "limit": limit, "progress": progress}
-        await mine(repository, selection, journal, runner, **options)
-
-    stage = reporter.stage("trying commits", len(to_try))
-    run_in_sandboxes(Runner, run, stage, work, keep_repositories=True)
+    url, _, model = writer.partition("#")
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--writer {writer} is no address: pass one such as http://host:8000/v1")
+    key_env = WRITER_KEY if WRITER_KEY in os.environ else ""
+    if not model:
+        endpoint = find_endpoint(url, "openai", key=os.environ.get(WRITER_KEY))
+        names = [served.name for served in endpoint.served]
+        if len(names) != 1:
+            raise UsageError(
+                f"--writer {url} serves {', '.join(names) or 'no model'}: add #MODEL to the address"
+            )
+        url, model = endpoint.url, names[0]
+    return OpenAIEngineSettings(urls=(url,), model_name=model, api_key_env=key_env, context_tokens=_CONTEXT)
 
 
 def _as_json(found: Report, commits: int, out: Path) -> dict[str, object]:
@@ -197,6 +153,7 @@ def _print(found: Report, commits: int, out: Path, *, as_json: bool) -> None:
 
     if as_json:
         print_json(_as_json(found, commits, out))
+        _advise(found, commits)
         return
     for title, counts in (("not tried", found.skipped), ("tried and refused", found.refused)):
         if counts:
@@ -206,3 +163,14 @@ def _print(found: Report, commits: int, out: Path, *, as_json: bool) -> None:
         f"{where}{len(found.tasks)} tasks; {found.tried} of {found.candidates} candidates were tried, "
         f"of {commits} commits."
     )
+    _advise(found, commits)
+
+
+def _advise(found: Report, commits: int) -> None:
+    """Say what to do when no commit became a task."""
+    if not found.tasks:
+        typer.echo(
+            f"hone: no commit of {commits} became a task: if the project's tests are not called test_*.py, "
+            "name them with --tests; or seed bugs with `hone tasks mutate`",
+            err=True,
+        )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,10 +20,7 @@ from hone.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from hone.config import RunSettings
     from hone.curate.mutation.engine import MutationReport
-    from hone.launch.reporter import Reporter, Stage
-    from hone.types import Task
 
 _SHOWN = 5  # excluded tests printed
 
@@ -60,6 +55,7 @@ def mutate(
     cover it. A bug becomes a task if some of them fail and most pass. The problem statement is made from the
     failures, never from the change. Only tasks that pass the checks of `hone tasks validate` are written.
 
+    A bundle of the repository is written beside FILE, which names it without its folder: both can be moved.
     A stopped run keeps its tasks in FILE; run the same command again to continue from FILE.partial. The same
     project and seed give the same tasks. Exit code 1 if there is no task.
 
@@ -67,46 +63,15 @@ def mutate(
 
     hone tasks mutate ../my-project --tests tests/unit --seed 7 -o more.jsonl
     """
-    from hone.curate.mutation.engine import mutate as seed_bugs
-    from hone.tasks.formats import save
+    from hone.launch.mutation import MutationJob, seed_bugs
 
     settings = resolve_provider(provider, [f"grading.concurrency={os.cpu_count() or 1}", *(sets or [])])
-    journal = out.with_name(f"{out.name}.partial")
-    seeding = partial(
-        seed_bugs, repo, count=count, seed=seed, commit=commit, tests=tests, repeats=repeat, journal=journal
+    job = MutationJob(
+        repository=repo, out=out, count=count, seed=seed, commit=commit, tests=tests, repeats=repeat
     )
-    report = run_with_progress(lambda reporter: _run(seeding, settings, count, out, reporter))
-    if report.tasks:
-        save(report.tasks, out)
-    journal.unlink(missing_ok=True)
+    report = run_with_progress(lambda reporter: seed_bugs(settings, job, reporter))
     _print(report, out, count, as_json=as_json)
     return 0 if report.tasks else FAILED
-
-
-def _run(
-    seeding: Callable[..., Awaitable[MutationReport]],
-    settings: RunSettings,
-    count: int,
-    out: Path,
-    reporter: Reporter,
-) -> MutationReport:
-    """Seed bugs in sandboxes; save each task to `out` as soon as it is admitted."""
-    from hone.curate.runner import Runner
-    from hone.launch.tasks import run_in_sandboxes
-    from hone.tasks.formats import save
-
-    async def work(runner: Runner, stage: Stage) -> MutationReport:
-        def progress(message: str, tasks: Sequence[Task]) -> None:
-            admitted = tasks[:count]
-            if len(admitted) > stage.done:
-                save(admitted, out)
-            stage.set_done(len(admitted))
-            stage.set_status(message)
-
-        return await seeding(runner, progress=progress)
-
-    stage = reporter.stage("tasks", count)
-    return run_in_sandboxes(Runner, settings, stage, work, keep_repositories=False)
 
 
 def _as_json(report: MutationReport, out: Path) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def _help_config(asked: bool) -> None:
 
 
 RecipeArgument = Annotated[
-    Path, typer.Argument(metavar="RECIPE", help="A TOML file, such as recipes/quickstart.toml.")
+    Path, typer.Argument(metavar="RECIPE", help="A name of `hone recipes list`, or a TOML file.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -148,7 +148,13 @@ def run_job(
         print_plan(plan)
         return None
     plan.require_possible()
-    return run_with_progress(lambda reporter: job(settings, reporter))
+
+    def warned(reporter: Reporter) -> Result:
+        for warning in plan.warnings:
+            reporter.note(f"Warning: {warning}")
+        return job(settings, reporter)
+
+    return run_with_progress(warned)
 
 
 def run_with_progress(job: Callable[[Reporter], Result]) -> Result:

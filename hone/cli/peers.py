@@ -28,7 +28,7 @@ def verl(
     A setting of the recipe that verl cannot honour is refused. Run the same command again to continue from
     verl's last checkpoint.
 
-    [bold]Example[/bold]: hone verl recipes/swe.toml --dry-run
+    [bold]Example[/bold]: hone verl swe-8b-1node --dry-run
     """
     from hone.config import resolve
     from hone.integrations.verl.launch import plan_verl, run_verl
@@ -56,7 +56,7 @@ def slime(
     A setting of the recipe that slime cannot honour is refused. Megatron's arguments, such as the shape of
     the model, go behind the recipe.
 
-    [bold]Example[/bold]: hone slime recipes/swe.toml --checkout slime --dry-run -- --num-layers 36
+    [bold]Example[/bold]: hone slime swe-8b-1node --checkout slime --dry-run -- --num-layers 36
     """
     from hone.config import resolve
     from hone.integrations.slime.launch import plan_slime, run_slime

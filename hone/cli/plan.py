@@ -105,12 +105,19 @@ def print_plan(plan: Plan) -> None:
     print_devices(plan.machine)
     if plan.refusal:
         console().print(f"[red]Does not fit[/red]: {escape(plan.refusal)}")
+    print_notes(plan)
+    for prerequisite in plan.missing:
+        console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")
+    console().print("Nothing was started. Run the same command without --dry-run to start.")
+
+
+def print_notes(plan: Plan) -> None:
+    """Print what a run will meet, what it downloads, and which variables its settings come from."""
     for path, (variable, value) in plan.variables.items():
         console().print(f"{path} = {value} is from the environment variable {variable}", markup=False)
     if plan.unused:
         console().print(f"[dim]Unused keys of the agent's prompts: {escape(', '.join(plan.unused))}[/dim]")
     for name in plan.downloads:
         console().print(f"The run downloads {escape(name)}; before that: hf download {escape(name)}")
-    for prerequisite in plan.missing:
-        console().print(f"[yellow]Missing[/yellow]: {escape(prerequisite)}")
-    console().print("Nothing was started. Run the same command without --dry-run to start.")
+    for warning in plan.warnings:
+        console().print(f"[yellow]Warning[/yellow]: {escape(warning)}")

@@ -1,4 +1,4 @@
-"""`hone tasks show | generate | import | export | validate | doctor | mine | mutate`"""
+"""`hone tasks show | generate | import | export | validate | doctor | mine | mutate | split | rate`"""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from hone.cli.import_tasks import FORMAT_HELP, RowFormat, import_tasks
 from hone.cli.mine import mine
 from hone.cli.mutate import mutate
 from hone.cli.options import JsonOption, RecipeArgument, SetOption, Split
+from hone.cli.rate import rate
+from hone.cli.split import split
 from hone.cli.validate import validate
 
 if TYPE_CHECKING:
@@ -25,35 +27,41 @@ app = typer.Typer(help="Inspect, validate, generate and convert tasks.", no_args
 @app.command()
 def show(
     words: Annotated[
-        list[str], typer.Argument(metavar="[RECIPE] ID", help="A task's id, or its index in the set.")
+        list[str],
+        typer.Argument(
+            metavar="[RECIPE|FILE] ID", help="A task's id, or its index in the set or in the file of tasks."
+        ),
     ],
-    split: Annotated[Split, typer.Option(help="Set of the task.")] = "train",
-    reveal: Annotated[bool, typer.Option("--reveal", help="Also print hidden tests and gold patch.")] = False,
+    split: Annotated[Split, typer.Option(help="Set of the task, of a recipe.")] = "train",
+    checks: Annotated[bool, typer.Option("--checks", help="Also print hidden tests and gold patch.")] = False,
     sets: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print one task: the issue, the files and the history.
+    """Print one task: the issue, the environment, the difficulty, the files and the history.
 
-    Without a recipe, the task comes from the built-in curriculum. --reveal adds hidden tests and gold patch.
+    Without a recipe or a file of tasks, the task comes from the built-in curriculum. --checks adds the hidden
+    tests and the gold patch.
 
-    [bold]Example[/bold]: hone tasks show recipes/quickstart.toml 3 --split test --reveal
+    [bold]Example[/bold]: hone tasks show tasks.jsonl 0
+
+    [bold]Example[/bold]: hone tasks show quickstart 3 --split test --checks
     """
     from hone.cli.output import print_json
     from hone.cli.task import print_task
 
     *before, wanted = words
     if len(before) > 1:
-        raise typer.BadParameter("pass at most one recipe, then the id or index of a task")
-    task = _find(_splits(Path(before[0]) if before else None, sets or []), wanted, split)
+        raise typer.BadParameter("pass at most one recipe or file, then the id or index of a task")
+    task = _task(Path(before[0]) if before else None, wanted, split, sets or [])
     if as_json:
         from hone.tasks.formats import to_dict
 
         shown = to_dict(task)
-        if not reveal:
+        if not checks:
             del shown["checks"], shown["metadata"]
         print_json(shown)
     else:
-        print_task(task, reveal=reveal)
+        print_task(task, checks=checks)
 
 
 @app.command()
@@ -64,7 +72,7 @@ def generate(
 ) -> None:
     """Write the tasks of a recipe to a JSONL file, for `tasks.source` of another recipe.
 
-    [bold]Example[/bold]: hone tasks generate recipes/quickstart.toml --out tasks.jsonl
+    [bold]Example[/bold]: hone tasks generate quickstart --out tasks.jsonl
     """
     from hone.tasks.formats import save
 
@@ -117,6 +125,18 @@ def export(
     typer.echo(f"{out}: {len(tasks)} {'folders' if format == 'harbor' else 'rows'}.")
 
 
+def _task(source: Path | None, wanted: str, split: Split, sets: list[str]) -> Task:
+    """Return a task of a recipe, of a file of tasks, or of the built-in curriculum."""
+    if source is None or source.suffix == ".toml":
+        return _find(_splits(source, sets), wanted, split)
+    from hone.tasks.sources import load_all
+    from hone.tasks.splits import Splits
+
+    if sets:
+        raise UsageError(f"--set changes a recipe, and {source} is none: remove it")
+    return _find(Splits(train=tuple(load_all(source))), wanted, "train")
+
+
 def _splits(recipe: Path | None, sets: list[str]) -> Splits:
     from hone.config import resolve
     from hone.tasks.settings import TasksSettings
@@ -148,5 +168,5 @@ def _find(splits: Splits, wanted: str, split: Split) -> Task:
 
 
 app.command("import")(import_tasks)
-for command in (validate, doctor, mine, mutate):
+for command in (validate, doctor, mine, mutate, split, rate):
     app.command()(command)

@@ -38,9 +38,9 @@ NOT_REPLAYED = ("train.validate", "train.restarts", "train.max_idle_steps")
 
 
 def quickstart(
-    recipe: Annotated[Path, typer.Argument(metavar="[RECIPE]", help="A TOML file.")] = Path(
-        "recipes/quickstart.toml"
-    ),
+    recipe: Annotated[
+        Path, typer.Argument(metavar="[RECIPE]", help="A name of `hone recipes list`, or a TOML file.")
+    ] = Path("quickstart"),
     sets: SetOption = None,
     dry_run: DryRunOption = False,
     help_config: HelpConfigOption = False,
@@ -50,7 +50,7 @@ def quickstart(
     Stages: record demonstrations, train a new model on them (SFT), evaluate, train by reinforcement (RL),
     evaluate again.
 
-    [bold]Example[/bold]: hone quickstart recipes/quickstart.toml --dry-run
+    [bold]Example[/bold]: hone quickstart --dry-run
     """
 
     def job(settings: RunSettings, reporter: Reporter) -> tuple[dict[str, Any], Path]:
@@ -74,7 +74,7 @@ def sft(
     Demonstrations come from a file, from the stored rollouts of another run, or from a scripted agent that
     records them first. Run the same command again to continue.
 
-    [bold]Example[/bold]: hone sft recipes/quickstart.toml --set sft.epochs=2
+    [bold]Example[/bold]: hone sft quickstart --set sft.epochs=2
     """
 
     def job(settings: RunSettings, reporter: Reporter) -> SftReport:
@@ -94,9 +94,10 @@ def train(
 ) -> None:
     """Train a policy by reinforcement learning on its own rollouts.
 
-    Run the same command again to continue after the last completed step; finished rollouts are reused.
+    Run the same command again to continue after the last completed step; finished rollouts are reused. Exit
+    code 1 if no step trained anything.
 
-    [bold]Example[/bold]: hone train recipes/quickstart.toml --set train.steps=20
+    [bold]Example[/bold]: hone train swe-8b-tiny --set train.steps=4
     """
 
     def job(settings: RunSettings, reporter: Reporter) -> TrainReport:
@@ -184,6 +185,8 @@ def print_quickstart(report: dict[str, Any], run_dir: Path) -> None:
         {
             "demonstrations": str(taught["recorded"]) + right,
             "demonstrations graded": f"{rate(taught['graded'])} of {taught['graded']['n']}",
+            "steps without training": report["steps_without_training"],
+            "tasks with equal rewards": report["tasks_with_equal_rewards"],
             "checkpoint": report["checkpoint"],
             "time": f"{report['seconds'] / 60:.1f} min",
             "peak memory": f"{report['peak_memory_gib']:.1f} GiB",

@@ -1,6 +1,6 @@
 """Recipes and the settings of a run.
 
-settings = resolve("recipes/quickstart.toml", ["train.steps=3"])
+settings = resolve("quickstart", ["train.steps=3"])
 (settings.run_dir / "config.toml").write_text(dump(settings))
 """
 
@@ -8,7 +8,7 @@ from hone.config.fields import ConfigError, Setting, nearest, require_choice, wa
 from hone.config.plan import Command, Plan, make_plan
 from hone.config.recipes import Layer, assign, resolve
 from hone.config.run import DemonstrationSettings, RunSettings
-from hone.config.written import dump, fingerprint, result_settings, same_results
+from hone.config.written import dump, fingerprint, identity_of, result_settings, same_results
 
 __all__ = [
     "Command",
@@ -21,6 +21,7 @@ __all__ = [
     "assign",
     "dump",
     "fingerprint",
+    "identity_of",
     "make_plan",
     "nearest",
     "require_choice",

@@ -39,6 +39,8 @@ def refusal(settings: RunSettings, command: Command, devices: Devices) -> str:
     if plan.placement_error and plan_devices(settings, command, ample).placement_error:
         return plan.placement_error  # which no machine allows
     changes = suggest(settings, command, devices)
+    if not changes and plan.placement_error:
+        return plan.placement_error  # which says what to do
     if not changes:
         return f"{plan.problem}. No setting makes it fit: use more or larger GPUs, or a smaller model"
     return f"{plan.problem}. It fits with {'; '.join(change.describe() for change in changes)}"

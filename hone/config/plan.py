@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hone.config.fitting import refusal
 from hone.config.models import policy_shape, uses_policy
 from hone.config.placement import ENGINES, devices_of_run, resolve_placement
 from hone.config.run import SAMPLING, Command, RunSettings
+from hone.config.warnings import cpu_problem, prompt_problem
 from hone.config.written import value_of
 from hone.evaluate.settings import parse_slice
 from hone.grading.assess import check_gradeable
@@ -33,7 +35,11 @@ from hone.tasks.files import is_missing
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.sources import CURRICULUM, load_splits
 from hone.train.ranks.calls import ADDRESS, KEY
+from hone.types import Task
 from hone.utils.devices import Devices, find_devices
+from hone.utils.text import as_url
+
+_FEW = 20  # tasks of the curriculum whose prompts are measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,7 @@ class Plan:
     variables: Mapping[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     """Setting -> the environment variable that gave its value, and the value."""
     unused: tuple[str, ...] = ()  # keys of the agent's prompts without effect
+    warnings: tuple[str, ...] = ()  # what the run will meet, and what to do
 
     def require_possible(self) -> None:
         """Raise ConfigError if the run does not fit this machine, or lacks a prerequisite."""
@@ -70,7 +77,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     """Return the plan of a command on `devices`, by default this machine and `placement.nodes` like it.
 
     Raises ConfigError if the recipe lacks a setting, TaskError for a bad task file, ScaffoldError for bad
-    prompts or a bad program of the agent.
+    prompts or a bad program of the agent, PolicyError for a bad tokenizer.
 
     A task file that does not exist is listed in `missing`, a hub model that is not cached in `downloads`.
     """
@@ -83,6 +90,9 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     }
     sandboxes = settings.rollout.sandboxes_at_once if command in SAMPLING else 0
     found = devices_of_run(settings, find_devices()) if devices is None else devices
+    machine = plan_devices(settings, command, found)
+    long, none_fits = prompt_problem(settings, command, lambda: _some_tasks(settings, command))
+    warnings = (cpu_problem(settings, command, found, machine), "" if none_fits else long)
     return Plan(
         run_dir=settings.run_dir,
         model=model,
@@ -96,12 +106,13 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
         judge=others.get("judge", ""),
         teacher=others.get("teacher", ""),
         sandboxes_gib=sandboxes * settings.sandbox.memory_mib / 1024,
-        machine=plan_devices(settings, command, found),
-        refusal=refusal(settings, command, found),
+        machine=machine,
+        refusal=refusal(settings, command, found) or (long if none_fits else ""),
         downloads=tuple(_downloads(settings, command)),
         missing=tuple(_missing(settings, command, found)),
         variables={path: (name, value_of(settings, path)) for path, name in settings.variables.items()},
         unused=_unused(settings.agent) if command in SAMPLING else (),
+        warnings=tuple(filter(None, warnings)),
     )
 
 
@@ -149,11 +160,18 @@ def _missing(settings: RunSettings, command: Command, devices: Devices) -> Itera
             setting = ENGINES[name].replace("engine", "model.path")
             yield f"the {name}'s model, in {model.path}: set {setting} to a folder or to a model on the hub"
     for source in _missing_sources(settings.tasks):
-        yield f"the tasks, in {source}: hone tasks import --help, docs/05-tasks.md"
+        if url := as_url(source):
+            yield f"the tasks: {url} is a URL; pass a file, or the name of a data set on the hub (OWNER/NAME)"
+        else:
+            yield f"the tasks, in {source}: see hone tasks import --help"
+    agent = settings.agent
+    if command in SAMPLING and agent.kind == "mini-swe-agent" and find_spec("minisweagent") is None:
+        yield "the package of agent.kind = \"mini-swe-agent\": pip install 'hone-rl[mini-swe-agent]'"
     unset = [name for name in (ADDRESS, KEY) if not os.environ.get(name)]
     if unset and _has_ranks_elsewhere(settings, command, devices):
         variables = " and ".join(unset)
-        yield f"the ranks of the other machines: set {variables} and start them, docs/07-training.md"
+        worker = "torchrun ... -m hone.train.ranks.worker"
+        yield f"the ranks of the other machines: set {variables} and start `{worker}` on each machine"
 
 
 def _has_ranks_elsewhere(settings: RunSettings, command: Command, devices: Devices) -> bool:
@@ -201,8 +219,25 @@ def _set_sizes(settings: RunSettings, command: Command) -> dict[str, int]:
     files = tasks.evaluation or tasks.validation_source
     if tasks.source != CURRICULUM or files or tasks.select != SelectSettings():
         splits = load_splits(tasks)
-        used = (settings.evaluate.split,) if command == "eval" else ("train", "validation")
+        used = _used_splits(settings, command)
         check_gradeable(task for name, members in splits.named() if name in used for task in members)
         return {name: len(members) for name, members in splits.named()}
     sizes = (tasks.train, tasks.validation, tasks.test, tasks.unseen)
     return dict(zip(("train", "validation", "test", "test_unseen"), sizes, strict=True))
+
+
+def _used_splits(settings: RunSettings, command: Command) -> tuple[str, ...]:
+    """Return the names of the sets whose tasks the command uses."""
+    return (settings.evaluate.split,) if command == "eval" else ("train", "validation")
+
+
+def _some_tasks(settings: RunSettings, command: Command) -> list[Task]:
+    """Return the tasks of the command; of the curriculum, only the first ones."""
+    tasks = settings.tasks
+    if any(_missing_sources(tasks)):
+        return []
+    if tasks.source == CURRICULUM:
+        few = {name: min(getattr(tasks, name), _FEW) for name in ("train", "validation", "test", "unseen")}
+        tasks = tasks.model_copy(update=few)
+    used = _used_splits(settings, command)
+    return [task for name, members in load_splits(tasks).named() if name in used for task in members]

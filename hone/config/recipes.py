@@ -1,6 +1,6 @@
 """Recipes: TOML files that extend each other, overridden by `--set`, checked key by key.
 
-    resolve("recipes/quickstart.toml", ["train.steps=3"]) -> RunSettings
+    resolve("quickstart", ["train.steps=3"]) -> RunSettings
 
 Invariant: no key of a user is ignored. An unknown key is an error with the file, the line and the nearest
 valid key.
@@ -19,10 +19,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hone.config.bundled import find_recipe, nearest_names
 from hone.config.fields import ConfigError, choose, discriminator, nearest, variants_of, walk
 from hone.config.run import Command, RunSettings
 from hone.config.variables import SYSTEMS, Given, read_variables
 from hone.settings import Mark, Settings
+from hone.utils.text import as_url
 
 Tree = dict[str, Any]
 
@@ -65,6 +67,7 @@ def resolve(
     """Return the settings of a recipe (None: the defaults) with `sets` on top.
 
     Args:
+        path: a TOML file, or the name of a recipe that comes with Hone (see `hone.config.bundled`).
         sets: "a.b=value" as in `--set`, or layers of `assign`.
         without: dotted names of settings to ignore in the recipe.
         command: the command that runs; between recipe and `sets`, it reads the environment variables of the
@@ -72,14 +75,15 @@ def resolve(
 
     Raises ConfigError.
     """
-    recipe = [] if path is None else [_without(layer, without) for layer in _layers(Path(path), ())]
-    given = _given(recipe, command, "" if path is None else Path(path).stem)
+    file = None if path is None else find_recipe(path)
+    recipe = [] if file is None else [_without(layer, without) for layer in _layers(file, ())]
+    given = _given(recipe, command, "" if file is None else file.stem)
     variables = [assign(each.variable, each.path, each.value) for each in given]
     above = [_parse_set(each) if isinstance(each, str) else each for each in sets]
     layers = [*recipe, *variables, *above]
     for layer in layers:
         _check_keys((RunSettings,), layer.values, layer, "")
-    values: Tree = {"run_dir": str(Path("runs") / (Path(path).stem if path else "default"))}
+    values: Tree = {"run_dir": str(Path("runs") / (file.stem if file else "default"))}
     for layer in layers:
         values = _merge(values, layer.values)
     values = _with_seed(values)
@@ -146,14 +150,16 @@ def _layers(path: Path, inside: tuple[Path, ...]) -> Iterator[Layer]:
     for parent in extends if isinstance(extends, list) else [extends]:
         if not isinstance(parent, str):
             raise ConfigError(
-                f"{layer.where('extends')}: extends must be a path or a list of paths, in which "
+                f"{layer.where('extends')}: extends must be a recipe or a list of recipes, in which "
                 f"later ones override earlier ones, got {extends!r}"
             )
-        if not (path.parent / parent).is_file():
+        file = find_recipe(parent, beside=path.parent)
+        if not file.is_file():
             raise ConfigError(
-                f"{layer.where('extends')}: extends {parent!r}, which does not exist beside {path}"
+                f"{layer.where('extends')}: extends {parent!r}, which does not exist beside {path} "
+                "and does not come with Hone"
             )
-        yield from _layers(path.parent / parent, (*inside, here))
+        yield from _layers(file, (*inside, here))
     yield layer
 
 
@@ -161,6 +167,10 @@ def _read(path: Path) -> Layer:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
+        if url := as_url(path):
+            raise ConfigError(
+                f"{url} is a URL: download the recipe, and the ones that it extends, and pass its path"
+            ) from None
         raise ConfigError(f"there is no recipe {path}{_recipe_hint(path)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a directory: pass the recipe file in it") from None
@@ -179,12 +189,12 @@ def _read(path: Path) -> Layer:
 
 def _recipe_hint(path: Path) -> str:
     """Return a suggestion for a recipe that does not exist."""
-    for folder in (path.parent, Path("recipes")):
-        there = {p.stem: p for p in sorted(folder.glob("*.toml"))} if folder.is_dir() else {}
-        meant = nearest(path.stem, there)
-        if meant:
-            return f": did you mean {there[meant]}?"
-    return ": pass the path of a TOML file, such as recipes/quickstart.toml"
+    there = {p.stem: p for p in sorted(path.parent.glob("*.toml"))} if path.parent.is_dir() else {}
+    if path.suffix == ".toml" and (meant := nearest(path.stem, there)):
+        return f": did you mean {there[meant]}?"
+    if names := nearest_names(path.name.removesuffix(".toml")):
+        return f": did you mean {' or '.join(names)}? `hone recipes list` lists those that come with Hone"
+    return ": pass the path of a TOML file, or a name of `hone recipes list`"
 
 
 def _parse_set(text: str) -> Layer:

@@ -11,14 +11,18 @@ no time for tools, tests and the judge: an order of magnitude, to compare machin
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from hone.config.run import RunSettings
 from hone.config.shapes import Shape
 from hone.utils.gpus import KNOWN, Speed, known_speed
 
 TRAIN_SHARE = 0.35  # of the peak that training reaches (model FLOP/s utilisation)
 SAMPLE_SHARE = 0.5  # of the memory bandwidth that decoding reaches
 SAMPLED = 0.25  # of a rollout's tokens
+CORE_FLOPS = 1e11  # peak of one core of a server in float32
+CPU_BANDWIDTH = 5e10  # bytes of memory per second, of all cores
 
 
 def gpu_speed(name: str, memory_gib: float) -> Speed:
@@ -65,3 +69,21 @@ def _sampling_seconds(shape: Shape, work: StepWork, speed: Speed) -> float:
     reads = 2 * shape.parameters + cached
     per_token = reads / (work.server_gpus * speed.bandwidth * SAMPLE_SHARE)
     return turns * work.context * SAMPLED * per_token
+
+
+def cpu_seconds(settings: RunSettings, shape: Shape, rollouts: int, *, trains: bool, samples: bool) -> float:
+    """Return the estimated seconds of `rollouts` on the CPU of this machine: what of their work it does."""
+    speed = Speed(flops=CORE_FLOPS * (os.cpu_count() or 1), bandwidth=CPU_BANDWIDTH)
+    work = StepWork(
+        rollouts=rollouts,
+        concurrent=min(settings.rollout.concurrent_episodes, rollouts),
+        context=settings.engine.context_tokens,
+        passes=settings.train.batch.epochs,
+        checkpointing=settings.train.memory.activation_checkpointing,
+        trained_share=1.0 if settings.train.lora is None else 2 / 3,
+        trainer_gpus=1,
+        servers=1,
+        server_gpus=1,
+    )
+    training = training_seconds(shape, work, speed) if trains else 0.0
+    return training + (_sampling_seconds(shape, work, speed) if samples else 0.0)

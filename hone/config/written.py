@@ -30,7 +30,14 @@ def dump(settings: RunSettings) -> str:
 
 
 def fingerprint(settings: RunSettings) -> str:
-    """Return a hash (64 hexadecimal digits) that is equal exactly when two runs may share a directory.
+    """Return the hash of `identity_of` (64 hexadecimal digits)."""
+    identity = identity_of(settings)
+    files = identity.pop("files")
+    return hashlib.sha256(json.dumps([identity, files], sort_keys=True, default=str).encode()).hexdigest()
+
+
+def identity_of(settings: RunSettings) -> dict[str, Any]:
+    """Return what is equal exactly when two runs may share a directory, as JSON values by dotted name.
 
     Defaults count like values that were set, and a file that a setting marked FILE_CONTENT names counts by
     its content. Settings marked SAME_RESULTS do not count, and neither does the number of training steps
@@ -40,8 +47,7 @@ def fingerprint(settings: RunSettings) -> str:
     if settings.train.optimizer.schedule == "constant":
         counted.pop("train.steps", None)
     files = [setting.path for setting in walk(RunSettings) if Mark.FILE_CONTENT in setting.marks]
-    contents = {path: _digest(counted.get(path)) for path in files}
-    return hashlib.sha256(json.dumps([counted, contents], sort_keys=True, default=str).encode()).hexdigest()
+    return {**counted, "files": {path: _digest(counted.get(path)) for path in files}}
 
 
 def result_settings(settings: RunSettings, *groups: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from hone.curate.mining.assertions import plain_statements
+
 _HELPER_LINES = 10  # of a function, class or constant of the test file
 _ATTEMPTS = 20  # of parsing
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -40,16 +42,34 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
         return None
     shown = function.body[: function.body.index(failing) + 1]
     helpers = list(helpers_of(tree, names_of(shown)))
-    imports = list(imports_of(tree, names_of([*helpers, *shown])))
     lines = source.splitlines()
+    code = _text(lines, shown)
+    if _needs_only_assertions(shown):  # of a TestCase, without which nobody can run them
+        shown = plain_statements(shown)
+        code = "\n".join(map(ast.unparse, shown))
+    imports = [ast.unparse(node) for node in imports_of(tree, names_of([*helpers, *shown]))]
+    if "pytest" in names_of(shown) and "import pytest" not in imports:
+        imports.insert(0, "import pytest")
     definitions = [_text(lines, [node]) for node in helpers]
-    parts = ["\n".join(map(ast.unparse, imports)), *definitions, _text(lines, shown)]
+    parts = ["\n".join(imports), *definitions, code]
     parameters = re.search(r"\[(.*)\]$", test)
     return Example(
         code="\n\n".join(filter(None, parts)),
         subject=_subject(shown, _own_names(tree, packages)),
         parameters=parameters[1] if parameters else "",
     )
+
+
+def _needs_only_assertions(statements: Iterable[ast.stmt]) -> bool:
+    """Return whether statements use `self`, and nothing of it but the assertions of unittest."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    attributes = [node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_self(node.value)]
+    uses = sum(_is_self(node) for node in nodes)
+    return 0 < uses == len(attributes) and all(name.startswith("assert") for name in attributes)
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def parse_module(text: str) -> ast.Module:

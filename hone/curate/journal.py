@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from hone.tasks.errors import TaskError, first_few
+from hone.utils.differences import differences
 from hone.utils.jsonl import append_json, drop_partial_line
-
-_SHOWN_CHARACTERS = 60  # of a value in a message
-_ABSENT = object()
 
 
 class Journal:
     """JSON values by key. The first line of the file describes the run; each later line is a key and a value.
 
-    Values stay in the file; memory holds the place of each. Invariant: a value is on disk before `put`
-    returns, and a kill loses at most the line being written.
+    Values stay in the file; memory holds the place of each. Invariants: a value is on disk before `put`
+    returns, and a kill loses at most the line being written; a file without a value belongs to no run.
     """
 
     def __init__(self, path: Path | None, run: Mapping[str, Any]) -> None:
-        """Read the file at `path`, or create it.
+        """Read the file at `path`, which the first value creates.
 
         Args:
             path: None keeps the values in memory only.
@@ -31,6 +29,7 @@ class Journal:
             TaskError: another run wrote the file, or it cannot be read or written.
         """
         self.path = path
+        self._run = dict(run)
         self._lines: dict[str, int | bytes] = {}  # key -> offset of its line; without a file, the line
         if path is None:
             return
@@ -38,16 +37,14 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             drop_partial_line(path)
             written = self._read(path)
-            if written is None:
-                append_json(path, dict(run))
         except OSError as error:
             raise TaskError(f"cannot keep results in {path}: {error.strerror}") from None
         except (ValueError, TypeError) as error:
             raise TaskError(f"{path} is not a journal ({error}): delete it to start again") from None
-        if written is not None and (differences := list(_differences(written, dict(run)))):
+        if self._lines and (found := differences(written, self._run, path.name)):
             raise TaskError(
-                f"{path} belongs to another run, which differs in {first_few(differences, separator='; ')}: "
-                "run that one again, delete the file, or write to another file"
+                f"{path} belongs to another run ({first_few(found, separator='; ')}): run that one again, "
+                "delete the file, or write to another file"
             )
 
     def _read(self, path: Path) -> dict[str, Any] | None:
@@ -94,25 +91,13 @@ class Journal:
         """Store a JSON value; a later value of the same key replaces it."""
         if self.path is None:
             self._lines[key] = json.dumps([key, value]).encode()
-        else:
-            self._lines[key] = append_json(self.path, [key, value])
+            return
+        if not self._lines:
+            self.path.unlink(missing_ok=True)  # at most the description of a run without a value
+            append_json(self.path, self._run)
+        self._lines[key] = append_json(self.path, [key, value])
 
     def remove(self) -> None:
         """Delete the file, once the results are written elsewhere."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
-
-
-def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """Yield where two JSON values differ, such as "sandbox.memory_mib (512 there, 1024 here)"."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in dict.fromkeys([*here, *there]):
-            inner = f"{name}.{key}" if name else str(key)
-            yield from _differences(there.get(key, _ABSENT), here.get(key, _ABSENT), inner)
-    elif there != here:
-        yield f"{name} ({_shown(there)} there, {_shown(here)} here)"
-
-
-def _shown(value: Any) -> str:
-    text = "absent" if value is _ABSENT else json.dumps(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

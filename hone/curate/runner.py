@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hone.grading.grade import Grader
 from hone.grading.run import TestRun
 from hone.grading.settings import GradingSettings
 from hone.sandbox.contract import Limits, Provider
+from hone.tasks.bundles import OF_COMMIT, SUFFIX
 from hone.tasks.errors import TaskError
 from hone.tasks.local import with_lock
 from hone.tasks.python import Locked
@@ -102,16 +104,17 @@ def last_line(log: str) -> str:
 
 
 def repository_name(repository: Repository) -> str:
-    """Return "owner/name" of the remote or of a folder `owner__name`, otherwise "local/folder"."""
-    try:
-        url = repository.git("config", "--get", "remote.origin.url").decode("utf-8", "replace").strip()
-    except TaskError:
-        url = ""  # git fails so when there is no remote
+    """Return "owner/name" of the remote or of a folder or bundle `owner__name`, otherwise "local/folder"."""
+    url = ""
+    if not repository.path.is_file():  # the remote of an unpacked bundle is the bundle
+        with suppress(TaskError):  # git fails so when there is no remote
+            url = repository.git("config", "--get", "remote.origin.url").decode("utf-8", "replace").strip()
     parts = [part for part in url.removesuffix("/").removesuffix(".git").replace(":", "/").split("/") if part]
     if len(parts) >= 2:
         return f"{parts[-2]}/{parts[-1]}"
     path = repository.path.resolve()
-    stem = path.name.removesuffix(".git").removesuffix(".bundle") or path.parent.name
+    plain = OF_COMMIT.sub("", path.name)
+    stem = plain.removesuffix(".git").removesuffix(SUFFIX) or path.parent.name
     owner, separator, name = stem.partition("__")
     return f"{owner}/{name}" if separator and owner and name else f"{_NO_OWNER}/{stem}"
 

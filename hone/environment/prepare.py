@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fcntl
+import functools
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -144,17 +144,14 @@ async def built_image(
     if not image.startswith(DOCKERFILE_IMAGE):
         return image
     name = _BUILT + image.removeprefix(DOCKERFILE_IMAGE) + ("-public" if network else "")
-    with tempfile.TemporaryDirectory(prefix="hone-context-") as folder:
-        context = Path(folder) / "context"
-        await asyncio.to_thread(_write_context, files, context)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await provider.build(name, context, network=network)
-        except TimeoutError:
-            raise ProviderUnavailable(
-                f"its Dockerfile was not built within {timeout_s:g} s, its environment.build_timeout_sec",
-                retryable=True,
-            ) from None
+    try:
+        async with asyncio.timeout(timeout_s):
+            await provider.build(name, functools.partial(_write_context, files), network=network)
+    except TimeoutError:
+        raise ProviderUnavailable(
+            f"its Dockerfile was not built within {timeout_s:g} s, its environment.build_timeout_sec",
+            retryable=True,
+        ) from None
     return name
 
 

@@ -114,11 +114,13 @@ def summarise(
     data: str,
     trainable: bool,
     args: Mapping[str, Any],
+    uses_policy: bool = False,
 ) -> dict[str, Any]:
     """Return the figures. `total` counts all samples; rates are over the `n` without infrastructure faults.
 
     Tokens, seconds and cost are of the last attempt at each sample, faults included. `trainable`: whether
-    the trajectories hold the tokens that the engine sampled.
+    the trajectories hold the tokens that the engine sampled. `problem`: why the figures say nothing about the
+    agent, and what to do; None if they do.
     """
     all_results = list(rows)
     valid = [result for result in all_results if not is_fault(result)]
@@ -154,10 +156,31 @@ def summarise(
         "engine_s": sum(result["engine_s"] for result in all_results),
         "sandbox_s": sum(result["elapsed"] for result in all_results),
         "trainable": trainable,
+        "problem": _problem(all_results, trainable=trainable, uses_policy=uses_policy),
         "groups": {group: _group(valid, group) for group in groups},
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
         "args": dict(args),
     }
+
+
+def _problem(rows: list[Result], *, trainable: bool, uses_policy: bool) -> str | None:
+    """Return why an evaluation has measured nothing; None if it has measured something."""
+    outcomes = Counter(result["exit_status"] for result in rows)
+    ended = ", ".join(f"{number} with {name}" for name, number in outcomes.most_common())
+    if rows and all(map(is_fault, rows)):
+        errors = Counter(result["error"] for result in rows if result["error"]).most_common(1)
+        common = f"; the commonest error: {errors[0][0]}" if errors else ""
+        return (
+            f"nothing was measured: an infrastructure fault ended every sample ({len(rows)} of {len(rows)}: "
+            f"{ended}{common}): run `hone doctor`, then the same command again to retry them"
+        )
+    silent = all(not result["tokens"] and (trainable or not result["n_steps"]) for result in rows)
+    if uses_policy and rows and silent:
+        advice = "see one of its rollouts in report.html"
+        if outcomes.most_common(1)[0][0] == Outcome.CONTEXT_LIMIT:
+            advice = "the prompts do not fit, so raise engine.context_tokens"
+        return f"nothing was measured: no sample has a token of the policy (ended {ended}): {advice}"
+    return None
 
 
 def _group(rows: list[Result], group: str) -> dict[str, Any]:

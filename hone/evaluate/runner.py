@@ -22,15 +22,18 @@ from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_f
 from hone.rollout.groups import seed_of
 from hone.rollout.lock import RunLock
 from hone.rollout.store import Store
+from hone.tasks.errors import first_few
 from hone.tasks.settings import SelectSettings
 from hone.tasks.sources import select
 from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread, task_group
+from hone.utils.differences import differences
 from hone.utils.errors import writing
 from hone.utils.files import write_file
 
 RESULTS, SUMMARY, REPORT, SWEEP = "results.jsonl", "summary.json", "report.html", "sweep.json"
 PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
+IDENTITY = "identity.json"  # settings, weights and tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class EvalInfo:
     model: str  # the model's folder or name; a scripted agent's kind
     data: str  # where the tasks come from
     seed: int
-    fingerprint: str  # equal if and only if two evaluations may share a directory
+    identity: Mapping[str, Any]  # JSON; equal if and only if two evaluations may share a directory
     trainable: bool  # whether trajectories hold the tokens that the engine sampled
     args: Mapping[str, Any]  # every setting, for summary.json
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])  # further keys of each meta.json
@@ -82,14 +85,16 @@ async def evaluate(
     fault is tried `context.settings.attempts` times, then counted in `errors`; the next call runs it again.
 
     Raises:
-        EvaluateError: `out` holds an evaluation with another fingerprint, or two tasks have one id.
+        EvaluateError: `out` holds results of another evaluation, or two tasks have one id.
         LedgerError: another process uses `out`.
         StoreError, TaskError: a rollout cannot be stored, or a task's repository cannot be prepared.
     """
     if len({task.id for task in tasks}) != len(tasks):
         raise EvaluateError("two tasks have the same id: give each task its own id")
-    with RunLock(out):
-        claim(out, info.fingerprint, resume=True)
+    with writing(out, EvaluateError):
+        lock = RunLock(out)
+    with lock:
+        claim(out, info.identity)
         evaluation = _Evaluation(
             context=context,
             settings=settings,
@@ -104,29 +109,37 @@ async def evaluate(
         return await run_in_thread(_conclude, evaluation, tasks)
 
 
-def claim(out: Path, fingerprint: str, *, resume: bool) -> None:
-    """Bind a directory to the evaluation with `fingerprint`.
-
-    Raises EvaluateError when the directory cannot be written, holds another evaluation, or holds results of
-    this one and `resume` is false.
-    """
-    path = out / "fingerprint"
-    with writing(out, EvaluateError):
-        out.mkdir(parents=True, exist_ok=True)
-        stored = path.read_text() if path.is_file() else None
-    has_results = any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*")))
-    if stored is None and not has_results:
-        write(path, fingerprint)
-    elif stored != fingerprint:
+def require_own(out: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
+    """Raise EvaluateError when a directory holds results of another evaluation, or any and not `resume`."""
+    if not any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*"))):
+        return
+    path = out / IDENTITY
+    if not path.is_file():
         raise EvaluateError(
-            f"{out} holds another evaluation: use the same model, tasks and settings, or choose another "
-            "directory"
+            f"{out} holds results of an evaluation of an earlier version of Hone ({IDENTITY} is missing): "
+            "choose another directory"
         )
-    elif has_results and not resume:
+    if found := differences(json.loads(path.read_text()), dict(identity), str(out)):
+        raise EvaluateError(
+            f"{out} holds another evaluation ({first_few(found, separator='; ')}): use the same model, tasks "
+            "and settings, or choose another directory"
+        )
+    if not resume:
         raise EvaluateError(
             f"{out} already holds results of this evaluation: add --resume to continue it, or choose "
             "another directory"
         )
+
+
+def claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """Bind a directory to an evaluation, which begins or continues there.
+
+    Raises EvaluateError when the directory cannot be written or holds results of another evaluation.
+    """
+    require_own(out, identity, resume=True)
+    with writing(out, EvaluateError):
+        out.mkdir(parents=True, exist_ok=True)
+    write(out / IDENTITY, json.dumps(dict(identity), indent=1) + "\n")
 
 
 def write(path: Path, text: str) -> None:
@@ -146,6 +159,7 @@ def _conclude(evaluation: _Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
         data=info.data,
         trainable=info.trainable,
         args=info.args,
+        uses_policy=evaluation.context.new_chat is not None,
     )
     predictions = results.predictions(rows, evaluation.store.root, info.model)
     write(out / PREDICTIONS, "".join(json.dumps(each) + "\n" for each in predictions.values()))

@@ -15,6 +15,7 @@ Controls are found when a task is validated (`hone.curate.controls`).
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ from hone.sandbox.contract import Sandbox
 from hone.types import Control, ControlCounts, TestStatus
 
 HELPER_KIB = 64
-
+SECOND_RUN = "the second run, in which these tests ran without their controls:"  # divides a log
 FAILED = (TestStatus.FAILED, TestStatus.ERROR)
 _SUCCESS = (TestStatus.PASSED, TestStatus.XFAILED)  # of a fail-to-pass test, by the rule of SWE-bench
 
@@ -184,8 +185,36 @@ def settle(drawn: Draw, runs: Sequence[TestRun]) -> TestRun:
         tampered=evidence,
         fault=first.fault or second.fault,
         crashed=first.crashed or second.crashed,
-        log=first.log if not first.finished or second.finished else second.log,
+        log=_log_of(drawn, first, second),
         seconds=first.seconds + second.seconds,
         memory_mib=max(first.memory_mib, second.memory_mib),
         controls=ControlCounts(planned=len(drawn.run_of), failed=failed, passed=passed),
     )
+
+
+def _log_of(drawn: Draw, first: TestRun, second: TestRun) -> str:
+    """Return the log that explains the tests: the second one too where a test itself failed in it.
+
+    The same test failed as a control in the first run, which does not explain it.
+    """
+    if not (first.finished and second.finished):
+        return first.log if not first.finished else second.log
+    failed = [test for test, itself in drawn.run_of.items() if itself and second.statuses.get(test) in FAILED]
+    if not failed:
+        return first.log
+    return f"{first.log.rstrip()}\n{SECOND_RUN} {json.dumps(failed)}\n{second.log}"
+
+
+def split_log(log: str) -> tuple[str, str, frozenset[str]]:
+    """Return the logs of both runs, and the tests that the second one explains; a log of one run alone: "".
+
+    Tested code could print the line that divides them, so this may explain a verdict, and never decide one.
+    """
+    for line in log.split("\n"):
+        if line.startswith(f"{SECOND_RUN} ["):
+            first, _, second = log.partition(f"{line}\n")
+            try:
+                return first, second, frozenset(map(str, json.loads(line.removeprefix(SECOND_RUN))))
+            except ValueError:
+                break
+    return log, "", frozenset()

@@ -20,6 +20,7 @@ from hone.grading.errors import GraderError
 from hone.launch.reporter import Reporter, Stage
 from hone.launch.tasks import run_in_sandboxes
 from hone.sandbox import SandboxError
+from hone.tasks.bundles import with_bundles
 from hone.tasks.formats import content_hash, save
 from hone.types import Task
 from hone.utils.files import write_file
@@ -83,7 +84,8 @@ def validate_tasks(
         return run_in_sandboxes(Grader, settings, stage, work, keep_repositories=False)
     except (GraderError, SandboxError) as error:
         kept = f"{len(journal)} of {len(tasks)} tasks are decided"
-        where = f" and kept in {journal.path}: run the same command again to continue" if journal.path else ""
+        kept_in_file = journal.path is not None and len(journal) > 0
+        where = f" and kept in {journal.path}: run the same command again to continue" if kept_in_file else ""
         raise GraderError(f"{error}. {kept}{where}") from error
 
 
@@ -105,8 +107,8 @@ def write_results(
     source: str,
     repeats: int,
 ) -> None:
-    """Write the admitted tasks to `out`, and their data card beside it as JSON and as a page."""
-    save(with_proof(tasks, report), out)
+    """Write the admitted tasks to `out`, and beside it their bundles and their data card, JSON and HTML."""
+    save(with_bundles(with_proof(tasks, report), out.parent), out)
     card = make_card(
         report,
         source=source,

@@ -50,8 +50,8 @@ async def serve(
 
     Raises EngineError if the server does not start or exits, PolicyError for a folder without a model.
     """
-    tokenizer = load_tokenizer(model.path)
     require_free(host, port)
+    tokenizer = load_tokenizer(model.path)
     managed = ManagedServer(f"{settings.kind} server", settings, model, log, say=say, address=(host, port))
     try:
         url = await managed.start()
@@ -99,7 +99,7 @@ async def _find(url: str, kind: str | None, key: str | None) -> Endpoint:
         except Refused as error:
             if error.status != 404 or base != url or kind in EXACT:
                 raise EngineError(f"the model server at {url} lists no models: {error}") from error
-            prefix, models = "", await http.get("/models", timeout_s=TIMEOUT_S)
+            prefix, models = "", await _models_without_prefix(http, url)
         except EngineError as error:
             raise EngineError(
                 f"the model server at {url} does not answer: {error}. Start it with `hone engine serve`, "
@@ -116,6 +116,16 @@ async def _find(url: str, kind: str | None, key: str | None) -> Endpoint:
         url=base + prefix if kind == TEXT else base,
         served=tuple(_served(card, slack) for card in cards),
     )
+
+
+async def _models_without_prefix(http: Http, url: str) -> Any:
+    try:
+        return await http.get("/models", timeout_s=TIMEOUT_S)
+    except EngineError as error:
+        raise EngineError(
+            f"the server at {url} has no OpenAI API (/v1/models got HTTP 404; {error}): correct the "
+            "address, or start a model server with `hone engine serve MODEL`"
+        ) from error
 
 
 async def _require_tokens(http: Http, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 from hone.agents import load_scaffold
 from hone.agents.settings import BashAgentSettings, DemonstratorSettings, ScriptedAgentSettings
-from hone.config import RunSettings, fingerprint
+from hone.config import RunSettings, identity_of
 from hone.evaluate import runner
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.words import duration, number
@@ -60,10 +61,11 @@ async def open_and_evaluate(
     settings = as_measured(settings)
     data = None if tasks is None else ", ".join(sorted({task.source for task in tasks}))
     tasks = await asyncio.to_thread(_tasks, settings, reporter, tasks)
-    evaluation_id = _evaluation_id(settings, tasks)
+    identity = _identity(settings, tasks)
     if out is None:
-        out = settings.run_dir / "eval" / f"{settings.evaluate.split}-{evaluation_id[:8]}"
-    runner.claim(out, evaluation_id, resume=resume)
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        out = settings.run_dir / "eval" / f"{settings.evaluate.split}-{digest[:8]}"
+    runner.require_own(out, identity, resume=resume)
     async with open_runtime(settings) as runtime:
         summary = await run_evaluation(
             settings,
@@ -108,6 +110,7 @@ async def run_evaluation(
 
         if not temperatures:
             return await evaluate_once(settings, out, title)
+        await run_in_thread(runner.claim, out, _identity(settings, tasks))
         summaries = {
             temperature: await evaluate_once(
                 at_temperature(settings, temperature),
@@ -195,7 +198,7 @@ def _eval_info(settings: RunSettings, tasks: Sequence[Task], data: str | None) -
         model=model,
         data=data or str(_replacement(settings) or settings.tasks.source),
         seed=settings.seed,
-        fingerprint=_evaluation_id(settings, tasks),
+        identity=_identity(settings, tasks),
         trainable=uses_policy and engine.kind != "openai",
         args=settings.model_dump(mode="json", exclude={"run_dir"}),
         meta={
@@ -221,10 +224,10 @@ def _weights_id(model: ModelSettings, run_dir: Path) -> str:
     return weights_digest(located.folder) if located.folder.is_dir() else ""
 
 
-def _evaluation_id(settings: RunSettings, tasks: Sequence[Task]) -> str:
-    """Return a hash of settings, weights and tasks, which identifies an evaluation."""
+def _identity(settings: RunSettings, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return what identifies an evaluation, as JSON: settings, weights and tasks."""
     weights = " ".join(settings.engine.addresses)  # external servers may hold other weights
     if settings.model is not None and settings.agent.uses_policy and settings.engine.kind != "openai":
         weights += _weights_id(settings.model, settings.run_dir)
-    contents = [f"{task.id} {content_hash(task)}" for task in tasks]
-    return hashlib.sha256("\n".join([fingerprint(settings), weights, *contents]).encode()).hexdigest()
+    contents = {task.id: content_hash(task) for task in tasks}
+    return {**identity_of(settings), "weights": weights, "tasks": contents}

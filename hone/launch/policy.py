@@ -79,6 +79,7 @@ def pin_policy(settings: RunSettings) -> None:
     Raises PolicyError if the model is not available.
     """
     if settings.model is not None:
+        settings.run_dir.mkdir(parents=True, exist_ok=True)
         pin_model(settings.model, settings.run_dir / PIN)
 
 

@@ -75,6 +75,8 @@ async def _quickstart(settings: RunSettings, reporter: Reporter) -> dict[str, An
             "seconds": round(seconds(), 1),
             "peak_memory_gib": round(peak_memory_gib(), 2),
             "checkpoint": str(final),
+            "steps_without_training": trained.steps_without_training,
+            "tasks_with_equal_rewards": trained.tasks_with_equal_rewards,
             "started_from": str(start),
             "seed": settings.seed,
         }

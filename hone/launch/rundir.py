@@ -6,8 +6,10 @@ import hashlib
 import os
 from pathlib import Path
 
-from hone.config import Command, ConfigError, RunSettings, dump, fingerprint, resolve
+from hone.config import Command, ConfigError, RunSettings, dump, identity_of, resolve
 from hone.policy.settings import ModelSettings
+from hone.tasks.errors import first_few
+from hone.utils.differences import differences
 from hone.utils.errors import writing
 from hone.utils.files import replace_file, write_file
 
@@ -15,7 +17,9 @@ CONFIG = "config.toml"
 
 
 def claim(settings: RunSettings) -> None:
-    """Create the run directory, or check that it belongs to this recipe.
+    """Bind the run directory to this recipe, or check that it belongs to it.
+
+    Call it when work begins, so that a start that fails leaves the directory to the corrected recipe.
 
     Raises ConfigError if it belongs to another recipe or cannot be created.
     """
@@ -31,10 +35,12 @@ def claim(settings: RunSettings) -> None:
 def require_own(settings: RunSettings) -> None:
     """Raise ConfigError if the run directory belongs to another recipe; it need not exist."""
     path = settings.run_dir / CONFIG
-    if path.is_file() and fingerprint(resolve(path)) != fingerprint(settings):
+    if not path.is_file():
+        return
+    if found := differences(identity_of(resolve(path)), identity_of(settings), str(settings.run_dir)):
         raise ConfigError(
-            f"{settings.run_dir} belongs to another recipe ({path} differs): run with that one, or "
-            "choose another run_dir"
+            f"{settings.run_dir} belongs to another recipe ({first_few(found, separator='; ')}): run it with "
+            f"the values of {settings.run_dir}, or choose another run_dir"
         )
 
 

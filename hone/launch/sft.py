@@ -20,7 +20,7 @@ from hone.launch.metrics import open_metrics
 from hone.launch.placement import place
 from hone.launch.policy import Policy, load_policy, pin_policy
 from hone.launch.reporter import Reporter
-from hone.launch.rundir import claim, replace_symlink, with_model
+from hone.launch.rundir import claim, replace_symlink, require_own, with_model
 from hone.launch.runtime import Runtime, open_context, open_runtime
 from hone.policy.chat import encode_conversation
 from hone.policy.errors import PolicyError
@@ -64,7 +64,7 @@ def sft(
 
     `run`: runs a coroutine to its end.
     """
-    claim(settings)
+    require_own(settings)
     wanted = settings.demonstrations
     if not wanted.path:
         return run_sft(settings, run(_open_and_record(settings, reporter)), reporter)
@@ -84,6 +84,7 @@ async def _open_and_record(settings: RunSettings, reporter: Reporter) -> list[De
     async with open_runtime(settings) as runtime:
         tasks = load_splits(settings.tasks).train
         check_gradeable(tasks)
+        claim(settings)
         return await record(settings, runtime, reporter, tasks=tasks)
 
 
@@ -103,7 +104,7 @@ async def record(
 def run_sft(
     settings: RunSettings, examples: Sequence[Demonstration | Trajectory], reporter: Reporter
 ) -> SftReport:
-    """Train in a claimed run directory from its last checkpoint; blocks."""
+    """Train from the last checkpoint; claim the run directory once the learner is open. Blocks."""
     pin_policy(settings)
     policy = load_policy(place(settings, "sft"))
 
@@ -124,6 +125,7 @@ def run_sft(
         open_metrics(settings, reporter, kind="sft") as metrics,
         reporter.stage("supervised training") as stage,
     ):
+        claim(settings)
 
         def on_step(step: int, steps: int, measured: Mapping[str, float]) -> None:
             nonlocal last
@@ -224,7 +226,6 @@ def _train_on(settings: RunSettings, recorded: Sequence[Demonstration], reporter
     below = with_model(
         settings.model_copy(update={"run_dir": settings.run_dir / "sft", "train": train}), base
     )
-    claim(below)
     return run_sft(below, recorded, reporter).checkpoint
 
 

@@ -24,7 +24,7 @@ from hone.launch.policy import (
     require_tokens,
 )
 from hone.launch.reporter import Reporter, Stage
-from hone.launch.rundir import claim, claimed
+from hone.launch.rundir import claim, claimed, require_own
 from hone.launch.runtime import Runtime, open_context, open_runtime, open_scorers
 from hone.launch.sft import make_start_model, split_demonstrated
 from hone.launch.tasks import require_validation_tasks
@@ -33,6 +33,7 @@ from hone.launch.validate import make_validator
 from hone.launch.weights import publisher
 from hone.policy.settings import ServerEngineSettings, TinkerEngineSettings
 from hone.rollout.attempts import EpisodeRollouts, Rollouts
+from hone.rollout.equal_rewards import describe_equal_rewards
 from hone.rollout.groups import GroupCollector, RolloutProgress
 from hone.rollout.ledger import Ledger
 from hone.rollout.lock import RunLock
@@ -43,6 +44,7 @@ from hone.rollout.store import Store
 from hone.rollout.window import Window
 from hone.tasks.sources import check_proven, load_splits
 from hone.train import checkpoint, loop
+from hone.train.idle import require_trained
 from hone.train.loss import policy_objective
 from hone.train.metrics import MetricsWriter
 from hone.train.settings import EXPERTS, LoraSettings
@@ -57,6 +59,8 @@ class TrainReport:
     steps: int  # completed in total
     checkpoint: Path  # the last one, in the format of transformers
     reward: float | None  # mean of the last step; None when nothing was left to do
+    steps_without_training: str | None = None  # how many, and why; None if every step trained
+    tasks_with_equal_rewards: str | None = None  # in each of their groups; None if there are none
 
 
 def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
@@ -67,17 +71,19 @@ def train(settings: RunSettings, reporter: Reporter) -> TrainReport:
 async def open_and_train(settings: RunSettings, reporter: Reporter) -> TrainReport:
     """Train `settings.model`, or a new start model, on the training tasks; continue an earlier call.
 
-    Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError, LedgerError.
+    Raises ConfigError, PolicyError, ProviderUnavailable, TaskError, RolloutError, TrainError (also when no
+    step trained anything), LedgerError.
     """
     makes_model = settings.makes_model and settings.model is None
     ready = claimed(settings, "train")
-    claim(ready)
+    require_own(ready)
     async with open_runtime(settings) as runtime:
         splits = load_splits(settings.tasks)
         check_gradeable((*splits.train, *splits.validation))
         tasks: Sequence[Task] = splits.train
         if makes_model:
             demonstrated, tasks = split_demonstrated(settings, tasks)
+            claim(ready)
             await make_start_model(settings, runtime, reporter, demonstrated)
         return await run_training(ready, runtime, reporter, tasks=tasks, validation=splits.validation)
 
@@ -90,10 +96,10 @@ async def run_training(
     tasks: Sequence[Task],
     validation: Sequence[Task] = (),
 ) -> TrainReport:
-    """Train on `tasks` in a claimed run directory, and validate on `validation`."""
+    """Train on `tasks`, and validate on `validation`; claim the run directory once everything is open."""
     _require_trainable(settings)
     _require_tasks(settings, tasks, validation)
-    settings = await asyncio.to_thread(place, settings, "train")
+    recipe, settings = settings, await asyncio.to_thread(place, settings, "train")
     _require_own_devices(settings)
     policy, teacher = await asyncio.to_thread(_find_models, settings)
     with (
@@ -102,7 +108,6 @@ async def run_training(
         open_metrics(settings, reporter) as metrics,
         reporter.stage("training", settings.train.steps) as stage,
     ):
-        ledger.bind(fingerprint(settings))
         trainer = await run_in_thread(stack.enter_context, open_trainer(policy, settings))
         display = TrainingDisplay(stage)
         async with (
@@ -113,6 +118,8 @@ async def run_training(
                 runtime, settings, settings.agent, chats(policy, engine, settings), scorers
             ) as context,
         ):
+            claim(recipe)  # without the devices of this machine
+            ledger.bind(fingerprint(settings))
             store = Store(settings.run_dir / "rollouts")
             rollouts = EpisodeRollouts(context, store, groups_per_step=settings.groups_per_step)
             pipeline = make_pipeline(settings, rollouts, ledger, tasks, display.on_rollout)
@@ -140,7 +147,7 @@ async def run_training(
                     ),
                 )
             )
-        return _report(settings.run_dir, ledger.balance().steps, display)
+        return _report(settings.run_dir, ledger, display)
 
 
 def _find_models(settings: RunSettings) -> tuple[Policy, Policy | None]:
@@ -150,10 +157,18 @@ def _find_models(settings: RunSettings) -> tuple[Policy, Policy | None]:
     return policy, find_teacher(settings, policy)
 
 
-def _report(run_dir: Path, steps: int, display: TrainingDisplay) -> TrainReport:
+def _report(run_dir: Path, ledger: Ledger, display: TrainingDisplay) -> TrainReport:
+    """Raises TrainError if no step trained anything."""
     path = checkpoint.latest(loop.checkpoints(run_dir))
     assert path is not None, "a finished training has written its last step"
-    return TrainReport(run_dir=run_dir, steps=steps, checkpoint=path, reward=display.last.get("reward"))
+    return TrainReport(
+        run_dir=run_dir,
+        steps=ledger.balance().steps,
+        checkpoint=path,
+        reward=display.last.get("reward"),
+        steps_without_training=require_trained(run_dir),
+        tasks_with_equal_rewards=describe_equal_rewards(ledger.entries()),
+    )
 
 
 def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
@@ -167,7 +182,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             "a replay opens no engine, and train.distill needs its teacher's: replay a run without one, or "
             "repeat this one with `hone train` and another run_dir"
         )
-    claim(settings)
+    require_own(settings)
     policy = load_policy(place_trainer(settings))
     with (
         Ledger.read(run) as ledger,
@@ -176,6 +191,7 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
         open_trainer(policy, settings) as trainer,
         reporter.stage("training again", steps := min(ledger.balance().steps, settings.train.steps)) as stage,
     ):
+        claim(settings)
         display = TrainingDisplay(stage)
         stored = islice(loop.recorded_steps(ledger, Store(run / "rollouts")), steps)
         path = loop.replay(
@@ -189,7 +205,11 @@ def replay(run: Path, settings: RunSettings, reporter: Reporter) -> TrainReport:
             on_step=display.on_step,
         )
     return TrainReport(
-        run_dir=settings.run_dir, steps=steps, checkpoint=path, reward=display.last.get("reward")
+        run_dir=settings.run_dir,
+        steps=steps,
+        checkpoint=path,
+        reward=display.last.get("reward"),
+        steps_without_training=require_trained(settings.run_dir),
     )
 
 

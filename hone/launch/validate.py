@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hone.config import RunSettings, fingerprint
+from hone.config import RunSettings, identity_of
 from hone.evaluate import runner
 from hone.launch.evaluate import EvaluationDisplay
 from hone.launch.reporter import Reporter
@@ -84,7 +84,7 @@ def _info(settings: RunSettings, out: Path, version: int) -> runner.EvalInfo:
         model=f"{settings.run_dir} after step {version}",
         data=str(settings.tasks.validation_source or f"validation tasks of {settings.tasks.source}"),
         seed=settings.seed,
-        fingerprint=f"{fingerprint(settings)} {out.name}",
+        identity={**identity_of(settings), "validation": out.name},
         trainable=True,
         args=settings.model_dump(mode="json", exclude={"run_dir"}),
     )

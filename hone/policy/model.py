@@ -17,6 +17,7 @@ from hone.policy.reply import ToolSpec
 from hone.policy.settings import Dtype
 from hone.policy.template import TemplateRenderer
 from hone.types import Message
+from hone.utils.text import as_url
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -51,6 +52,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise PolicyError(
             f"{folder} is a single file, but a model is a folder with config.json and *.safetensors: pass "
             "the Hugging Face model that the file was made from"
+        )
+    if url := as_url(folder):
+        raise PolicyError(
+            f"{url} is a URL: pass the name of the model on the hub, such as Qwen/Qwen3-0.6B, or its folder"
         )
     if not folder.is_dir():
         raise PolicyError(f"there is no model folder {folder}: pass the folder of a Hugging Face model")

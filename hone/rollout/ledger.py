@@ -135,10 +135,10 @@ class Ledger:
         path = run_dir / "ledger.sqlite"
         if not path.is_file():
             raise LedgerError(f"{run_dir} holds no run (no ledger.sqlite in it): pass a run directory")
+        # without a log no process has it open, and SQLite need not make files beside it
+        how = "mode=ro" if path.with_name("ledger.sqlite-wal").exists() else "immutable=1"
         try:
-            database = sqlite3.connect(
-                f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
-            )
+            database = sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True, check_same_thread=False)
             _require_format(database, path)
         except sqlite3.DatabaseError as error:
             raise _explained(f"the ledger {path}", error) from error
@@ -163,8 +163,8 @@ class Ledger:
             (bound,) = db.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
             if bound != fingerprint:
                 raise LedgerError(
-                    "this run directory belongs to another recipe: run with that recipe, or choose another "
-                    "run directory"
+                    "this run directory belongs to another recipe: a file that its settings name has "
+                    "changed, or their defaults have; restore them, or choose another run_dir"
                 )
 
     def dispatch(
@@ -333,7 +333,8 @@ def _quoted(outcomes: Iterable[Outcome]) -> str:
 def _require_format(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
-        raise LedgerError(f"{path} is not a ledger of this version of Hone: choose another run directory")
+        known = f"{path} has format {version}, and this version of Hone reads format {FORMAT}"
+        raise LedgerError(f"{known}: continue with the version that wrote it, or choose another run_dir")
 
 
 def _dispose(db: sqlite3.Connection, rollout_id: str, disposal: Disposal, step: int | None) -> None:

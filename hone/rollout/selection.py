@@ -68,6 +68,7 @@ class Selection:
         """Write one line of JSON per example. Raises StoreError."""
         lines = "".join(json.dumps(dataclasses.asdict(choice)) + "\n" for choice in self.choices)
         with writing(path, StoreError):
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_file(path, lines)
 
 

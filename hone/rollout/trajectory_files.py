@@ -74,6 +74,7 @@ def encode(trajectory: Trajectory, position: Mapping[str, Any]) -> dict[str, byt
         **position,
         "instance_id": trajectory.task_id,
         **{name: record[name] for name in _META},
+        **_summary(trajectory),
         "sampling_params": record["sampler"]["sampling"] or None,
         "sample_prompt": record["messages"][:2],
         "sample_metadata": {
@@ -89,6 +90,17 @@ def encode(trajectory: Trajectory, position: Mapping[str, Any]) -> dict[str, byt
         "meta.json": _dump(meta),
         "verdict.json": _dump(record["verdict"]),
         "tokens.parquet": to_parquet(trajectory.tree),
+    }
+
+
+def _summary(trajectory: Trajectory) -> Json:
+    """Return what a table of many rollouts shows, so that it need not read their other files."""
+    verdict = trajectory.verdict
+    return {
+        "turns": len(trajectory.turns),
+        "sampled_tokens": trajectory.tree.sampled_tokens or sum(c.sampled_tokens for c in trajectory.calls),
+        "resolved": verdict is not None and verdict.resolved,
+        "tampered": verdict is not None and verdict.tampered is not None,
     }
 
 

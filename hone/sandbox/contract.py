@@ -200,6 +200,7 @@ class ExecResult:
 
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
+WriteContext = Callable[[Path], None]  # makes a directory with a Dockerfile and its files; in a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +321,7 @@ class Check:
     detail: str  # how it is enforced, or the problem
     fix: str = ""  # the command that fixes it
     required: bool = True  # False: optional
+    effect: str = ""  # what does not work without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,11 +355,12 @@ class Provider(Protocol):
         """
         ...
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
-        """Build the Dockerfile of a directory and keep the image as `image`, unless there is one already.
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
+        """Build a Dockerfile and keep the image as `image`, unless there is one already.
 
         Args:
             image: `docker://localhost/hone/NAME:TAG`.
+            write_context: called only where the image is built.
             network: whether its RUN instructions have the network of this machine; else they have none.
         Raises:
             ProviderUnavailable: this provider builds nothing, or the Dockerfile cannot be built.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from hone.tasks.bundles import to_absolute, to_relative
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import Format, content_hash, detect
 from hone.tasks.formats.harbor import is_source, read_folders
@@ -74,11 +75,18 @@ def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]
 
     A name may also end in .parquets, as that of a published training set does.
 
-    A row that cannot be read is yielded as a TaskError. Raises TaskError when the file cannot be read.
+    A row that cannot be read is yielded as a TaskError. Raises TaskError when the file cannot be read. The
+    repository that a row of Hone's own format names relative to the file gets its absolute path.
 
     Args:
         split: of a folder with several sets, such as `test` of `test-00000-of-00001.parquet`.
     """
+    folder = path if path.is_dir() else path.parent
+    for row in _read_rows(path, split):
+        yield to_absolute(row, folder) if isinstance(row, dict) else row
+
+
+def _read_rows(path: Path, split: str | None) -> Iterator[Row | TaskError]:
     try:
         if split is None and is_source(path):
             yield from read_folders(path)
@@ -99,11 +107,12 @@ def read_rows(path: Path, split: str | None = None) -> Iterator[Row | TaskError]
 
 
 def write_rows(rows: Iterable[Row], path: Path) -> None:
-    """Write rows atomically, as Parquet or JSONL by the suffix of the name.
+    """Write rows atomically, as Parquet or JSONL by the suffix of the name; see `hone.tasks.bundles`.
 
     Raises TaskError where Parquet would change a row, since each of its columns has one type.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    rows = (to_relative(row, path.parent) for row in rows)
     with replace_file(path) as partial:
         if path.suffix in PARQUET:
             _write_parquet(list(rows), partial, path)

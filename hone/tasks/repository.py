@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hone.tasks.errors import TaskError
 from hone.utils import git
+from hone.utils.text import as_url
 
 # Overrides configuration of the repository that makes git run programs or write files.
 _SAFE = (
@@ -80,6 +81,8 @@ class Repository:
             inner = path / inner.read_text("utf-8", "replace").removeprefix("gitdir:").strip()
         directory = inner if inner.is_dir() else path
         if not (directory / "HEAD").is_file():
+            if url := as_url(path):
+                raise TaskError(f"{url} is a URL: run `git clone {url}`, and pass the folder that it makes")
             raise TaskError(f"{path} is not a git repository: give a repository folder or a bundle")
         return cls(path=path, directory=directory.resolve())
 

@@ -21,6 +21,7 @@ from hone.types import Task
 
 CURRICULUM = "curriculum"
 PROOF = "validation"  # metadata key: how the task was admitted
+RATE = "rate"  # metadata key: how often a policy resolves the task; see `hone tasks rate`
 
 
 def load_splits(settings: TasksSettings) -> Splits:
@@ -79,7 +80,10 @@ def check_complete(task: Task) -> None:
     The content of images and local repositories is not checked.
     """
     if not task.checks.fail_to_pass:
-        raise TaskError(f"task {task.id}: it names no test that the fix must make pass (`fail_to_pass`)")
+        raise TaskError(
+            f"task {task.id}: it names no test that the fix must make pass: set `fail_to_pass`, or leave the "
+            "task out"
+        )
     image = task.environment.image
     if image.startswith("repo:") and not task.environment.commit:
         raise TaskError(f"task {task.id}: its environment names no commit of {image.removeprefix('repo:')}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hone.tasks.errors import TaskError, first_few
 from hone.tasks.formats import content_hash, origin
+from hone.tasks.places import changed_files
 from hone.types import Task
 
 
@@ -29,7 +30,8 @@ def check_disjoint(splits: Splits) -> None:
     """Raise TaskError when the sets overlap.
 
     No id and no content (problem, environment and checks) may occur twice; no commit of a repository and no
-    combination of names (`metadata["names"]`) may occur in two sets; no family of `test_unseen`
+    combination of names (`metadata["names"]`) may occur in two sets. Bugs seeded into one commit may, but not
+    two of one function, nor two that the same tests detect; no family of `test_unseen`
     (`metadata["family"]`) may occur in another set.
     """
     clashes: list[str] = []
@@ -72,7 +74,17 @@ def _keys(task: Task) -> Iterator[tuple[str, object, bool]]:
     """Yield the keys that must be unique: kind, value, and whether the same set may repeat it."""
     yield "id", task.id, False
     yield "content", content_hash(task), False
-    if (commit := origin(task.environment)) is not None:
+    if is_seeded(task):
+        repo = task.environment.repo or task.environment.image
+        for path in changed_files(task.checks.gold_patch):
+            yield from (("function", (repo, path, name), True) for name in task.metadata["functions"])
+        yield "failing tests", (repo, frozenset(task.checks.fail_to_pass)), True
+    elif (commit := origin(task.environment)) is not None:
         yield "repository and commit", commit, True
     if "names" in task.metadata:
         yield "names", tuple(task.metadata["names"]), True
+
+
+def is_seeded(task: Task) -> bool:
+    """Return whether a task's bug was seeded by `hone tasks mutate`, perhaps into the commit of others."""
+    return task.source == "mutated" and "functions" in task.metadata

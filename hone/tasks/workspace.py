@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hone.tasks.bundles import LOCAL
 from hone.tasks.errors import TaskError
 from hone.tasks.python import find_interpreter, install
 from hone.tasks.python.compiled import build_in_place
@@ -19,8 +22,9 @@ from hone.utils.text import digest
 
 BRANCH = "main"
 _COMPILED = "The files that the build of the extensions writes"
-LOCAL = "repo:"  # prefix of the image of a task whose repository is on this machine
 _FIRST_DATE = 1_700_000_000  # Unix time; commits are an hour apart, so that hashes never change
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SAID_FULL = ("No space left on device", "Out of diskspace", "Disk quota exceeded")  # by git
 _IDENTITY = identity("Hone", "hone@localhost", date=f"{_FIRST_DATE} +0000")
 
 # For commands in a sandbox, where another user may own the repository and the agent may commit.
@@ -37,7 +41,8 @@ def prepare(task: Task, cache: Path) -> Path:
     changes its files. Every user can read the directory. Blocks; in async code, call it in a thread.
 
     Raises TaskError when the history is empty or cannot be replayed, when a repository or a commit does not
-    exist, and for an image, which holds its own repository.
+    exist, and for an image, which holds its own repository. Raises OSError for a full disk, which is no fault
+    of the task.
     """
     target = cache / environment_hash(task.environment)
     make = _clone_repository if is_local(task.environment) else _make_repository
@@ -48,6 +53,8 @@ def prepare(task: Task, cache: Path) -> Path:
     except TaskError as error:
         raise TaskError(f"task {task.id}: {error}") from None
     except OSError as error:
+        if error.errno in _FULL:
+            raise OSError(error.errno, error.strerror, str(cache)) from error
         raise TaskError(
             f"task {task.id}: cannot make its repository below {cache}: {error.strerror}"
         ) from error
@@ -192,4 +199,6 @@ def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> None:
     try:
         run_git(*arguments, stdin=stdin, cwd=folder, env=_IDENTITY)
     except TaskError as error:
+        if any(words in str(error) for words in _SAID_FULL):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
         raise TaskError(f"git cannot make its repository: {error}") from None

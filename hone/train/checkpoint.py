@@ -159,8 +159,11 @@ def read_state(path: Path) -> TrainState:
 
 def _progress(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((path / "progress.json").read_text())
-    if content["format"] != FORMAT:
-        raise CheckpointError(f"{path} was written by another version of Hone: choose another run directory")
+    if (found := content.get("format", 1)) != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint {path} has format {found}, and this version of Hone reads format {FORMAT}: "
+            "continue with the version that wrote it, or start again in another run_dir"
+        )
     return content
 
 

@@ -1,7 +1,8 @@
 """Detect steps that train nothing, and say why from the metrics of the step.
 
 A step is idle when it makes no optimiser step. The run stops after `train.max_idle_steps` idle steps in a
-row: further ones would cost as much and change nothing.
+row: further ones would cost as much and change nothing. A run of idle steps only has learnt nothing, and
+fails however short it is.
 """
 
 from __future__ import annotations
@@ -50,6 +51,24 @@ def check_idle(metrics: Mapping[str, float], step: int, limit: int) -> str | Non
             metrics
         )
     return None
+
+
+def require_trained(run_dir: Path) -> str | None:
+    """Return how many of the run's steps trained nothing, and why the last of them; None if all trained.
+
+    Raises TrainError if no step trained anything.
+    """
+    steps = read_metrics(run_dir)
+    idle = [metrics for metrics in steps if not metrics["optimizer_steps"]]
+    if not idle:
+        return None
+    reason = idle_reason({name: value or 0 for name, value in idle[-1].items()})  # null: not finite
+    if len(idle) == len(steps):
+        raise TrainError(
+            f"nothing was learnt: none of the {len(steps)} steps in {run_dir} changed a weight; in the last, "
+            f"{reason}"
+        )
+    return f"{len(idle)} of {len(steps)}; in the last of them, {reason}"
 
 
 def idle_reason(metrics: Mapping[str, float]) -> str:

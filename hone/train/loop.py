@@ -34,6 +34,7 @@ from hone.train.metrics import MetricsWriter
 from hone.train.restarts import Restarts
 from hone.train.samples import build_samples
 from hone.train.settings import TrainSettings
+from hone.train.token_records import TokenRecorder
 from hone.train.trainer import Trainer
 from hone.train.validate import Validator
 from hone.types import Sample, Trajectory
@@ -111,7 +112,9 @@ async def _train(run: TrainRun) -> None:
                 metrics |= scored
             async with run.while_training():
                 with run.busy.trainer.use():
-                    metrics |= await train_step(run.trainer, samples, step)
+                    recorder = TokenRecorder(samples)
+                    metrics |= await train_step(run.trainer, samples, step, recorder)
+                await run_in_thread(recorder.write, run.run_dir, step)
             metrics |= {"wait_s": waited, **run.busy.shares(), **run.metrics_of_rollouts()}
             metrics |= count_idle(metrics, idle)
             idle = int(metrics["idle_steps"])
@@ -188,10 +191,12 @@ def to_samples(
     return advantages, build_samples(ordered, advantages)
 
 
-async def train_step(trainer: Trainer, samples: Sequence[Sample], version: int) -> dict[str, float]:
+async def train_step(
+    trainer: Trainer, samples: Sequence[Sample], version: int, recorder: TokenRecorder
+) -> dict[str, float]:
     """Run `trainer.step` in a thread; cancellation stops it after its current forward pass."""
     try:
-        return await asyncio.to_thread(trainer.step, samples, version=version)
+        return await asyncio.to_thread(trainer.step, samples, version=version, recorder=recorder)
     except asyncio.CancelledError:
         trainer.cancel()
         raise

@@ -6,7 +6,7 @@ array has the length of the branch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -37,14 +37,7 @@ def tree_samples(
         sample 1: P + A + F + C with weight [0]*|P| + [0]*|A| + [0]*|F| + [1]*|C|
     """
     samples: list[Sample] = []
-    trained: set[int] = set()
-    for branch in tree.branches():
-        fresh = [
-            i for i in branch if tree.nodes[i].sampled and len(tree.nodes[i].tokens) and i not in trained
-        ]
-        if not fresh:
-            continue
-        trained.update(fresh)
+    for branch, fresh in trained_branches(tree):
         fresh_advantages = {i: node_advantages.get(i, advantage) for i in fresh}
         sample = _branch_sample(tree, branch, fresh_advantages, rollout_id, group_id)
         if sample.weight[0] > 0:
@@ -53,6 +46,18 @@ def tree_samples(
             )
         samples.append(sample)
     return samples
+
+
+def trained_branches(tree: TokenTree) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the branches that become samples, in order, each with its nodes that no earlier one contains."""
+    trained: set[int] = set()
+    for branch in tree.branches():
+        fresh = [
+            i for i in branch if tree.nodes[i].sampled and len(tree.nodes[i].tokens) and i not in trained
+        ]
+        if fresh:
+            trained.update(fresh)
+            yield branch, fresh
 
 
 def build_samples(trajectories: Iterable[Trajectory], advantages: Advantages) -> list[Sample]:

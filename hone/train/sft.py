@@ -93,6 +93,11 @@ def sft(
         path = writer.wait() or path
     if path is None:
         raise TrainError("no step was trained")
+    if not trainer.optimizer_steps:
+        raise TrainError(
+            f"nothing was learnt: none of the {len(batches)} steps in {run_dir} changed a weight, because no "
+            "gradient was finite and above 0: lower sft.optimizer.lr, or train in float32"
+        )
     return path
 
 

@@ -27,7 +27,7 @@ class StepStats:
         self.flops = 0.0  # that the model needed
         self._loss = 0.0
         self._mini_batches = 0
-        self._steps = 0
+        self.updates = 0  # optimiser steps that changed the weights
         self._skipped: Counter[str] = Counter()
         self._replayed: int | None = None  # tokens
         self._passes: Counter[str] = Counter()
@@ -63,7 +63,7 @@ class StepStats:
         self._sums["approx_kl"] += float((ratio - 1 - difference).sum())  # k3 of KL(old || new)
         self._raise_max("ratio_max_deviation", float(deviation.max()))
         # before the first optimiser step, the weights are still the engine's
-        if self._steps == 0 and not self._skipped["non_finite_gradient"]:
+        if self.updates == 0 and not self._skipped["non_finite_gradient"]:
             gap = logprobs.astype(np.float64) - row.sample.logprobs[at]
             fresh = slice(None) if self._version is None else row.sample.version[at] == self._version
             self._add_mismatch(gap[fresh])
@@ -85,7 +85,7 @@ class StepStats:
         self._loss += loss
 
     def add_step(self, *, grad_norm: float, lr: float) -> None:
-        self._steps += 1
+        self.updates += 1
         self._sums["grad_norm"] += grad_norm
         self._sums["lr"] += lr
 
@@ -97,9 +97,9 @@ class StepStats:
         per_step = {"grad_norm", "lr"}
         counts = {"branch_tokens", "unique_tokens", "trained_tokens"}
         loss = self._loss / max(1, self._mini_batches)
-        result: dict[str, float] = {"loss": loss, "optimizer_steps": self._steps, **self._max}
+        result: dict[str, float] = {"loss": loss, "optimizer_steps": self.updates, **self._max}
         for name, total in self._sums.items():
-            divisor = self._steps if name in per_step else self._sums["trained_tokens"]
+            divisor = self.updates if name in per_step else self._sums["trained_tokens"]
             result[name] = total if name in counts else total / max(1, divisor)
         if tokens := self._mismatch["tokens"]:
             squares = max(self._mismatch["squares"], 1e-300)

@@ -26,6 +26,7 @@ from hone.train.optimizer import learning_rate
 from hone.train.ratios import corrected, with_sequence_ratios
 from hone.train.settings import BatchSettings, OptimizerSettings, TrainSettings
 from hone.train.stats import StepStats
+from hone.train.token_records import TokenRecorder
 from hone.types import Float32, Sample
 
 if TYPE_CHECKING:
@@ -63,10 +64,17 @@ class Trainer:
         self._skips_in_a_row = 0
         self._calls = 0
 
-    def step(self, samples: Sequence[Sample], *, version: int | None = None) -> dict[str, float]:
+    def step(
+        self,
+        samples: Sequence[Sample],
+        *,
+        version: int | None = None,
+        recorder: TokenRecorder | None = None,
+    ) -> dict[str, float]:
         """Train on `samples`, `epochs` passes of `mini_batches` optimiser steps each; return the metrics.
 
-        `version`: weight version in use, whose tokens are fresh; None: all are.
+        `version`: weight version in use, whose tokens are fresh; None: all are. `recorder` is told of the
+        passes over the tokens.
 
         Metrics: loss (mean over the mini-batches, always present); grad_norm, lr (means over the optimiser
         steps made); ratio_max_deviation, ratio_mean_deviation (of the ratio from 1), clip_fraction, approx_kl
@@ -91,7 +99,7 @@ class Trainer:
         rows, corrections = self._rows(samples)
         for _ in range(self._batch.epochs):
             for indices in split_rollouts(samples, self._batch.mini_batches, rng):
-                self._optimizer_step([rows[i] for i in indices], stats)
+                self._optimizer_step([rows[i] for i in indices], stats, recorder)
         seconds = time.perf_counter() - started
         usage = self.learner.usage()
         metrics = stats.metrics(seconds) | corrections | {"peak_memory_gib": usage.peak_memory_gib}
@@ -177,7 +185,9 @@ class Trainer:
             result[i] = row
         return result
 
-    def _optimizer_step(self, rows: Sequence[TrainRow], stats: StepStats) -> None:
+    def _optimizer_step(
+        self, rows: Sequence[TrainRow], stats: StepStats, recorder: TokenRecorder | None
+    ) -> None:
         lr = learning_rate(self.optimizer_steps, self._total, self._settings)
         self.optimizer_steps += 1
         if self._objective.rule is not None and self._objective.rule.sequence_ratio:
@@ -190,6 +200,8 @@ class Trainer:
             stats.skip("no_signal")
             return
         report = self.learner.forward_backward(active)
+        if recorder is not None:
+            recorder.add(active, report, updates=stats.updates)
         stats.add_rows(active, report)
         stats.add_loss(report.loss)
         norm = self.learner.optim_step(lr)

@@ -27,6 +27,15 @@ def _escape(found: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def as_url(path: object) -> str | None:
+    """Return the URL that was given where a path is needed, such as "https://host/x"; None for a path.
+
+    A Path has lost the second slash: Path("https://host/x") is "https:/host/x".
+    """
+    found = re.fullmatch(r"([a-z][a-z+]*):/+(.+)", str(path))
+    return f"{found[1]}://{found[2]}" if found else None
+
+
 def digest(data: Any) -> str:
     """Return the SHA-256 of JSON values, independent of the order of keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

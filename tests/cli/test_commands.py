@@ -136,13 +136,18 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(hone: Hone, recipe: Path, 
 def test_run_counts_as_json(hone: Hone, run_dir: Path):
     code, out, _ = hone("show", run_dir, "--json")
     assert code == 0
-    assert json.loads(out) == {
+    shown = json.loads(out)
+    steps = [(r["step"], r["rollouts"], r["reward"], r["resolve_rate"]) for r in shown.pop("curve")]
+    assert steps == [(0, 2, 0.0, 0.5), (1, 3, pytest.approx(1 / 3), 1.0)]
+    assert shown == {
         "dispatched": 7,
         "trained": 3,
         "masked": 1,
         "dropped": {"sandbox_error": 1, "no_tokens": 1},
         "in_flight": 1,
         "steps": 2,
+        "outcomes": {"resolved": 3, "unresolved": 1, "turn_limit": 1, "sandbox_error": 1},
+        "validations": [],
         "staleness": {"0": 5},
         "set_aside": {},
         "busy": {"engine": 0.25, "sandbox": 0.1, "trainer": 0.75},
@@ -200,7 +205,7 @@ def test_rollout_prefix_must_match_exactly_one(hone: Hone, run_dir: Path):
 
 def test_hidden_tests_are_shown_only_with_reveal(hone: Hone, recipe: Path):
     _, hidden, _ = hone("tasks", "show", recipe, "test-0000")
-    _, shown, _ = hone("tasks", "show", recipe, "test-0000", "--reveal")
+    _, shown, _ = hone("tasks", "show", recipe, "test-0000", "--checks")
     for secret in ("hidden: ", "gold patch ─", "fail to pass", "family"):
         assert secret not in hidden
         assert secret in shown
@@ -306,6 +311,18 @@ def test_doctor_reports_ready_and_enforced_limits(hone: Hone):
     assert code == 0
     assert "Ready" in out
     assert "bubblewrap" in out
+
+
+@pytest.mark.sandbox
+def test_doctor_says_what_follows_from_each_check_as_json(hone: Hone):
+    code, out, _ = hone("doctor", "--engine", "http://127.0.0.1:9", "--json")
+    found = json.loads(out)
+    assert (code, found["ready"], found["missing"]) == (1, False, ["engine"])
+    checks = {check["name"]: check for check in found["checks"]}
+    assert {"GPU", "torch", "memory", "disk: runs", "bubblewrap", "docker", "skopeo"} <= checks.keys()
+    assert checks["engine"]["effect"] == "no run can sample from it"
+    assert "the model server at http://127.0.0.1:9 does not answer" in checks["engine"]["detail"]
+    assert all(check["effect"] or check["fix"] for check in checks.values() if check["state"] != "ok")
 
 
 @pytest.mark.sandbox

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from hone.cli import main
+from hone.cli.options import resolve_provider
+from hone.launch.admission import open_journal
 from hone.tasks.formats import save
 from hone.tasks.sources import load_all
 from tests.chaos.servers import HONE
@@ -76,7 +78,7 @@ def test_pool_that_is_gone_is_named_and_nothing_is_decided(hone: Hone, tmp_path:
     code, said, err = hone(tmp_path / "tasks.jsonl", "--pool", "http://127.0.0.1:9", "-o", out)
     assert (code, said) == (1, "")
     assert "127.0.0.1:9" in err.splitlines()[-1]
-    assert (tmp_path / "admitted.jsonl.partial").exists()
+    assert not (tmp_path / "admitted.jsonl.partial").exists()
     assert not out.exists()
 
 
@@ -84,15 +86,16 @@ def test_journal_of_other_settings_is_refused_by_their_name(hone: Hone, tmp_path
     first, second = tasks(2)
     save([first], tmp_path / "tasks.jsonl")
     arguments = (tmp_path / "tasks.jsonl", "--pool", "http://127.0.0.1:9", "-o", tmp_path / "out.jsonl")
-    hone(*arguments, "--repeat", "2")
+    settings = resolve_provider("pool", ["sandbox.provider=pool", "sandbox.pool_url=http://127.0.0.1:9"])
+    open_journal(tmp_path / "out.jsonl", [first], settings, 2).put(first.id, {})
     _, _, err = hone(*arguments, "--repeat", "3", "--set", "sandbox.pids=77")
-    assert "differs in repeats (2 there, 3 here); settings.sandbox.pids (512 there, 77 here)" in err
+    assert "(repeats: 3 here, 2 in out.jsonl.partial; settings.sandbox.pids: 77 here, 512 in out.j" in err
     save([first, second], tmp_path / "tasks.jsonl")
     _, _, err = hone(*arguments, "--repeat", "2")
-    assert f"differs in tasks.{second.id} (absent there, " in err
+    assert f"(tasks.{second.id}: " in err
     elsewhere = (*arguments[:2], "http://127.0.0.1:10", *arguments[3:], "--set", "grading.concurrency=9")
     _, _, err = hone(*elsewhere, "--repeat", "2")
-    assert "differs in tasks" in err
+    assert "(tasks." in err
     assert "pool_url" not in err
     assert "concurrency" not in err
 

@@ -218,10 +218,14 @@ def test_suggested_settings_fit_by_the_same_plan(recipe: Path, devices: Devices,
     settings = resolve(recipe, sets)
     changes = suggest(settings, "train", devices)
     text = refusal(settings, "train", devices)
-    assert not plan_devices(settings, "train", devices).fits
+    plan = plan_devices(settings, "train", devices)
+    assert not plan.fits
     assert "\n" not in text
     if not changes:
-        assert text.endswith("No setting makes it fit: use more or larger GPUs, or a smaller model")
+        advice = (
+            plan.placement_error or "No setting makes it fit: use more or larger GPUs, or a smaller model"
+        )
+        assert text.endswith(advice)
         return
     assert changes[0].describe() in text
     changed = with_values(settings, {p: v for change in changes for p, v in change.values.items()})

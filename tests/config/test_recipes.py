@@ -139,7 +139,7 @@ def test_missing_or_invalid_extends_is_an_error(tmp_path: Path):
     for wrong in ("3", '["base.toml", 3]'):
         recipe(tmp_path, "seed = 1\n", "base.toml")
         text = refusal(recipe(tmp_path, f"extends = {wrong}\n"))
-        assert "extends must be a path or a list of paths" in text
+        assert "extends must be a recipe or a list of recipes" in text
         assert text.endswith(f"got {wrong}".replace('"', "'"))
 
 

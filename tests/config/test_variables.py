@@ -108,7 +108,7 @@ def test_variables_of_the_evaluation_script_set_an_evaluation(monkeypatch: pytes
     assert settings.sampling.temperature == 0
     plan = make_plan(settings, "eval", equal_devices(8, 80))
     assert plan.refusal == ""
-    assert plan.missing == ("the tasks, in eval.jsonl: hone tasks import --help, docs/05-tasks.md",)
+    assert plan.missing == ("the tasks, in eval.jsonl: see hone tasks import --help",)
 
 
 @pytest.mark.parametrize(

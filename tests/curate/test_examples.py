@@ -95,3 +95,37 @@ def test_star_import_is_always_shown():
 @pytest.mark.parametrize(("source", "line"), [("x = 1\n", 1), ("def test(:\n", 1), ("", 3)])
 def test_line_outside_of_a_function_has_no_example(source, line):
     assert find_example(source, "t.py::test", line, {"package"}) is None
+
+
+CASE = """
+import unittest
+from package import take
+
+
+class TakeTest(unittest.TestCase):
+    def setUp(self):
+        self.items = [1]
+
+    def test_take(self):
+        found = take(1, "AB")
+        self.assertEqual(found, ["A"])
+        with self.assertRaises(ValueError):
+            take(-1, [])
+
+    def test_items(self):
+        self.assertEqual(take(1, self.items), [1])
+"""
+
+
+def test_assertions_of_unittest_become_plain_ones():
+    found = example("with self.assertRaises(ValueError):", source=CASE)
+    assert found.code == (
+        "import pytest\nfrom package import take\n\n"
+        "found = take(1, 'AB')\nassert found == ['A']\nwith pytest.raises(ValueError):\n    take(-1, [])"
+    )
+    assert found.subject == "take"
+
+
+def test_test_that_needs_its_class_keeps_its_text():
+    found = example("self.assertEqual(take(1, self.items), [1])", source=CASE)
+    assert found.code.endswith("self.assertEqual(take(1, self.items), [1])")

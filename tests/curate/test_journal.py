@@ -29,24 +29,32 @@ def test_partial_last_line_is_dropped(tmp_path):
 
 def test_journal_of_another_run_is_refused(tmp_path):
     Journal(tmp_path / "journal", RUN).put("one", 1)
-    with pytest.raises(TaskError, match=r"differs in seed \(0 there, 1 here\): run that one again, delete"):
+    with pytest.raises(TaskError, match=r"\(seed: 1 here, 0 in journal\): run that one again, delete"):
         Journal(tmp_path / "journal", {**RUN, "seed": 1})
 
 
 def test_refusal_names_what_differs_in_groups(tmp_path):
     there = {"sandbox": {"memory_mib": 512, "pids": 1}, "tasks": {"a": "1", "b": "2"}}
     here = {"sandbox": {"memory_mib": 1024, "pids": 1}, "tasks": {"a": "1", "c": "3"}}
-    Journal(tmp_path / "journal", there)
+    Journal(tmp_path / "journal", there).put("one", 1)
     with pytest.raises(TaskError) as refusal:
         Journal(tmp_path / "journal", here)
     for difference in (
-        "sandbox.memory_mib (512 there, 1024 here)",
-        'tasks.c (absent there, "3" here)',
-        'tasks.b ("2" there, absent here)',
+        "sandbox.memory_mib: 1024 here, 512 in journal",
+        'tasks.c: "3" here, absent in journal',
+        'tasks.b: absent here, "2" in journal',
     ):
         assert difference in str(refusal.value)
     assert "pids" not in str(refusal.value)
     assert "tasks.a" not in str(refusal.value)
+
+
+def test_journal_without_a_value_belongs_to_no_run(tmp_path):
+    Journal(tmp_path / "journal", RUN)
+    assert not (tmp_path / "journal").exists()
+    (tmp_path / "journal").write_text('{"seed": 7}\n')  # killed before the first value
+    Journal(tmp_path / "journal", RUN).put("one", 1)
+    assert Journal(tmp_path / "journal", RUN).get("one") == 1
 
 
 @pytest.mark.parametrize("content", [b"not a journal\n", b"\xff\xfe\n", b"{}\n{\n", b"{}\n[]\n", b"{}\n3\n"])

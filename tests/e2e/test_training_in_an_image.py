@@ -74,7 +74,10 @@ def test_model_is_trained_on_rollouts_in_the_image(tmp_path: Path) -> None:
     rows.write_text("".join(json.dumps(each) + "\n" for each in made))
     recipe.write_text(RECIPE.format(rows=rows, cache=cache))
     run_dir = tmp_path / "run"
-    hone("train", str(recipe), "--set", f"run_dir={run_dir}")
+    done = hone("train", str(recipe), "--set", f"run_dir={run_dir}", check=False)
+    assert (done.returncode, "nothing was learnt" in done.stderr) == (1, True), (
+        "so small a model solves nothing"
+    )
     demonstrations = [json.loads(line) for line in (run_dir / "demonstrations.jsonl").open()]
     assert len(demonstrations) == 4
     (metrics,) = read_metrics(run_dir)

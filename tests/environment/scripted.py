@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hone.sandbox import ExecResult, Health, Sandbox, SandboxSpec
-from hone.sandbox.contract import Command
+from hone.sandbox.contract import Command, WriteContext
 
 
 def ended(
@@ -78,7 +78,7 @@ class ScriptedProvider:
     async def digest(self, image: str) -> str:
         return ""
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
         return None
 
     async def reconcile(self) -> int:

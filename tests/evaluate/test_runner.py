@@ -11,7 +11,7 @@ import pytest
 
 from hone.evaluate.errors import EvaluateError
 from hone.evaluate.results import append, read
-from hone.evaluate.runner import EvalInfo, EvalProgress, claim, evaluate
+from hone.evaluate.runner import EvalInfo, EvalProgress, claim, evaluate, require_own
 from hone.evaluate.settings import EvaluateSettings
 from hone.rollout.store import load
 from hone.types import Task
@@ -33,7 +33,7 @@ def run(
                     model="scripted",
                     data="curriculum",
                     seed=0,
-                    fingerprint=fingerprint,
+                    identity={"settings": fingerprint},
                     trainable=False,
                     args={"samples": samples},
                     meta={"model": "scripted", "api_base": None, "step_limit": 3, "max_tokens": 16},
@@ -99,34 +99,36 @@ def test_each_sample_has_a_directory_with_the_documented_files(tmp_path: Path):
 
 
 def test_directory_holds_one_evaluation_and_needs_resume(tmp_path: Path):
-    claim(tmp_path / "out", "f", resume=False)
-    claim(tmp_path / "out", "f", resume=False)  # claimed, but nothing has ended yet
-    (tmp_path / "out" / "results.jsonl").touch()
+    out, mine, other = tmp_path / "out", {"seed": 0}, {"seed": 1}
+    claim(out, other)
+    claim(out, mine)  # nothing has ended yet: the corrected evaluation may have the directory
+    require_own(out, other, resume=False)
+    (out / "results.jsonl").touch()
     with pytest.raises(EvaluateError, match="already holds results of this evaluation: add --resume"):
-        claim(tmp_path / "out", "f", resume=False)
-    claim(tmp_path / "out", "f", resume=True)
+        require_own(out, mine, resume=False)
+    claim(out, mine)
     for resume in (False, True):
-        with pytest.raises(EvaluateError, match="holds another evaluation"):
-            claim(tmp_path / "out", "g", resume=resume)
+        with pytest.raises(EvaluateError, match=r"holds another evaluation \(seed: 1 here, 0 in .*out\)"):
+            require_own(out, other, resume=resume)
     below = tmp_path / "sweep" / "temperature-0.5"
-    claim(tmp_path / "sweep", "s", resume=False)
-    claim(below, "f", resume=True)
+    claim(tmp_path / "sweep", mine)
+    claim(below, mine)
     (below / "results.jsonl").touch()
     with pytest.raises(EvaluateError, match="add --resume"):
-        claim(tmp_path / "sweep", "s", resume=False)
+        require_own(tmp_path / "sweep", mine, resume=False)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "results.jsonl").touch()
-    with pytest.raises(EvaluateError, match="holds another evaluation"):
-        claim(tmp_path / "foreign", "f", resume=True)
+    with pytest.raises(EvaluateError, match="an evaluation of an earlier version of Hone"):
+        claim(tmp_path / "foreign", mine)
     (tmp_path / "file").touch()
     with pytest.raises(EvaluateError, match=r"cannot write .*file.* \((file exists|not a directory)\)"):
-        claim(tmp_path / "file", "f", resume=False)
+        claim(tmp_path / "file", mine)
 
 
 def test_every_sample_has_its_own_seed(tmp_path: Path):
     def seeds(run_seed: int) -> list[int | None]:
         out = tmp_path / str(run_seed)
-        info = EvalInfo(model="m", data="d", seed=run_seed, fingerprint="f", trainable=False, args={})
+        info = EvalInfo(model="m", data="d", seed=run_seed, identity={}, trainable=False, args={})
         context = World([]).context(tmp_path)
         asyncio.run(evaluate(tasks(2), context, EvaluateSettings(samples=2), out, info))
         return [load(folder).seed for folder in sorted((out / "rollouts").iterdir())]

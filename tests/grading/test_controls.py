@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.grading.controls import apply, draw, settle
+from hone.grading.controls import apply, draw, settle, split_log
 from hone.grading.run import TestRun
 from hone.types import Control, ControlCounts, TestStatus
 
@@ -113,3 +113,16 @@ def test_unfinished_run_of_two_is_unfinished() -> None:
     for runs in ((whole, cut), (cut, whole)):
         run = settle(drawn, runs)
         assert (run.finished, run.log, run.seconds, run.memory_mib) == (False, "cut", 3, 7)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_log_holds_the_run_in_which_the_test_itself_failed(seed: int) -> None:
+    drawn = draw([control(0, "t.py::a")], TEXTS, 1, random.Random(seed))
+    assert drawn is not None
+    failed = [TestRun(statuses={"t.py::a": TestStatus.FAILED}, log=f"log {i}\n") for i in range(2)]
+    first, second, of_second = split_log(settle(drawn, failed).log)
+    assert first.strip() == "log 0"
+    if drawn.run_of["t.py::a"]:
+        assert (second, of_second) == ("log 1\n", {"t.py::a"})
+    else:
+        assert (second, of_second) == ("", frozenset())

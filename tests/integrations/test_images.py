@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from hone.integrations.images import environment_image, sandbox_image
+from hone.sandbox.contract import WriteContext
 from hone.tasks.errors import TaskError
 from tests.environment.scripted import ScriptedProvider
 
@@ -19,8 +21,10 @@ class Builder(ScriptedProvider):
         super().__init__()
         self.built: list[tuple[str, dict[str, str], bool]] = []
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
-        self.built.append((image, texts_of(context), network))
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_context(Path(folder) / "context")
+            self.built.append((image, texts_of(Path(folder) / "context"), network))
 
 
 def texts_of(folder: Path) -> dict[str, str]:

@@ -66,6 +66,8 @@ def test_printed_share_equals_the_report(
         "temperature": 0.0,
         "unseen_families": {"before": rate, "after": rate},
         "demonstrations": {"recorded": 40, "right": right, "graded": rate},
+        "steps_without_training": None,
+        "tasks_with_equal_rewards": None,
         "checkpoint": "final",
         "seconds": 60.0,
         "peak_memory_gib": 1.0,

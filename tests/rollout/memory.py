@@ -18,7 +18,7 @@ from hone.rollout.ledger import Ledger
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.store import Store
 from hone.sandbox import Health, ProviderUnavailable, Sandbox, SandboxSpec
-from hone.sandbox.contract import Command
+from hone.sandbox.contract import Command, WriteContext
 from hone.types import Task, Verdict
 from tests.rollout.collecting import Collector
 
@@ -67,7 +67,7 @@ class World:
     async def digest(self, image: str) -> str:
         return ""
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
         return None
 
     async def reconcile(self) -> int:

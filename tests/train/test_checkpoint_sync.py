@@ -71,7 +71,7 @@ def test_state_of_the_newest_checkpoint_is_read_back(tmp_path: Path) -> None:
 def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     progress = save(tmp_path) / "progress.json"
     progress.write_text(progress.read_text().replace('"format": 2', '"format": 1'))
-    with pytest.raises(CheckpointError, match="another version of Hone"):
+    with pytest.raises(CheckpointError, match="this version of Hone reads format 2"):
         checkpoint.read_state(progress.parent)
 
 

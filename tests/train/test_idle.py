@@ -12,9 +12,9 @@ import pytest
 from hone.outcomes import Outcome
 from hone.rollout.ledger import Ledger
 from hone.train.errors import TrainError
-from hone.train.idle import idle_reason
+from hone.train.idle import idle_reason, require_trained
 from hone.train.loop import describe, to_samples, train
-from hone.train.metrics import read_metrics
+from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import TrainSettings
 from hone.types import TokenTree, Trajectory
 from tests.train.toy_run import Crash, ToyRun, settings_of
@@ -95,3 +95,25 @@ def test_idle_run_warns_once_and_stops_also_after_a_resume(tmp_path: Path) -> No
     assert [warning.split(",")[0] for warning in warnings] == ["step 0 trained nothing"]
     with Ledger.read(tmp_path) as ledger:
         assert ledger.balance().in_flight == 0
+
+
+def step_metrics(optimizer_steps: int) -> dict[str, float]:
+    rates = {"reward": -1.0, "resolve_rate": 0.0, "groups": 2, "zero_variance_groups": 2}
+    counts = {"rollouts": 4, "samples": 4, "masked": 0, "excluded": 0, "outcome/unresolved": 4}
+    return {"optimizer_steps": optimizer_steps, **rates, **counts}
+
+
+def test_run_without_a_trained_step_fails_and_others_count_their_idle_steps(tmp_path: Path) -> None:
+    def written(*optimizer_steps: int) -> Path:
+        run = tmp_path / "-".join(map(str, optimizer_steps))
+        with MetricsWriter(run, tensorboard=False) as metrics:
+            for step, made in enumerate(optimizer_steps):
+                metrics.write(step, step_metrics(made))
+        return run
+
+    assert require_trained(written(1, 2)) is None
+    said = require_trained(written(1, 0, 2, 0))
+    assert said is not None
+    assert said.startswith("2 of 4; in the last of them, the rewards were equal within each of the 2 groups")
+    with pytest.raises(TrainError, match=r"nothing was learnt: none of the 2 steps in .* changed a weight"):
+        require_trained(written(0, 0))

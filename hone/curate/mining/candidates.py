@@ -51,6 +51,7 @@ class Reason(StrEnum):
     TOO_SLOW = "its tests take too long"
     GOLD_FAILS = "its tests also fail with the fix"
     NO_FAIL_TO_PASS = "no test fails before the fix and passes after it"  # noqa: S105 - no password
+    WHOLE_FEATURE = "it fixes more tests than one bug has"
     UNSTABLE = "the tests that it fixes are flaky"
     PRIVATE_NAMES = "its tests use private names that only the fix introduces"
     UNFAIR = "its tests demand what nothing tells"

@@ -21,6 +21,7 @@ _SHOWN = 12  # claims of a statement
 _SHOWN_TESTS = 6
 _LINES = 70  # of all examples
 _MESSAGE = 140  # characters
+_REPORTED = (TestStatus.FAILED, TestStatus.ERROR)
 _HOLDS = f"\n\ndef {TEST}():\n    pass\n"  # passes where the program above it ends without an error
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}|/tmp/\S+")
 
@@ -72,7 +73,7 @@ async def find_examples(
     joined = {test: join(own) for test, own in chosen.items()}
     single = [claim for own in chosen.values() for claim in own]
     programs = [each for each in joined.values() if each not in single]
-    both, _, messages = await _try([*single, *programs], run, gold_patch)
+    both, _, messages = await _try([*single, *programs], run, gold_patch, with_error=True)
     texts: list[str] = []
     shown: dict[str, frozenset[Place]] = {}
     for test, own in chosen.items():
@@ -87,9 +88,15 @@ async def find_examples(
 
 
 async def _try(
-    claims: Sequence[Claim], run: RunFiles, gold_patch: str
+    claims: Sequence[Claim], run: RunFiles, gold_patch: str, *, with_error: bool = False
 ) -> tuple[list[Claim], list[Claim], dict[tuple[str, tuple[Place, ...]], str]]:
-    """Return the claims that the fix makes hold, those that always hold, and the errors of the first."""
+    """Return the claims that the fix makes hold, those that always hold, and the errors of the first.
+
+    Args:
+        with_error: count a claim as failing only where the run reports its failure or its log has an error; a
+            program that is merely missing from the reports says nothing about the bug. A log of many
+            programs is cut, so this is for a few.
+    """
     if not claims:
         return [], [], {}
     names = {f"test_example_{number}.py": claim for number, claim in enumerate(claims)}
@@ -99,11 +106,15 @@ async def _try(
         raise CommitRejected(Reason.TOO_SLOW, f"its examples do not end with the fix: {last_line(after.log)}")
     fixed: list[Claim] = []
     kept: list[Claim] = []
+    errors = parse_messages(before.log, names)
     for name, claim in names.items():
         then, now = (each.statuses.get(f"{name}::{TEST}") for each in (before, after))
-        if now is TestStatus.PASSED and before.finished:
-            (kept if then is TestStatus.PASSED else fixed).append(claim)
-    errors = parse_messages(before.log, names)
+        if now is not TestStatus.PASSED or not before.finished:
+            continue
+        if then is TestStatus.PASSED:
+            kept.append(claim)
+        elif not with_error or then in _REPORTED or name in errors:
+            fixed.append(claim)
     return fixed, kept, {_key(names[name]): message for name, message in errors.items()}
 
 

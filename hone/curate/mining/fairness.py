@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +25,10 @@ _SHORT = 3  # characters; shorter texts are told by chance
 _CLOCKS = {"default_timer", "monotonic", "perf_counter", "process_time", "timeit"}
 _LIMITS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _NAMED = 3  # demands in a reason
+# Such as tests/test_url.py::TestUrl::test_no_scheme[a], test_url.py, TestUrl.test_it and tests/data/
+_TEST_WORD = re.compile(
+    r"[\w./:-]*\b(?:tests?/|tests?_|[a-z]\w*_tests?\b|Test[A-Z])[\w./:-]*(?:\[[^\]\s]*\])?"
+)
 
 
 class Rating(StrEnum):
@@ -51,12 +56,12 @@ def rate(
     Args:
         prose: the issue, or the commit message, without examples.
         tests: ids of the fail-to-pass tests.
-        min_letters: of the prose, where a test has no example.
+        min_letters: of the prose without the names of tests, where a test has no example.
     """
     after, before = parse_modules(parts.tests_after), parse_modules(parts.tests_before)
     told = " ".join("\n".join([prose, *examples.texts, parts.before]).split())
     new = new_names(parts) - words([prose, *examples.texts])
-    letters = sum(letter.isalpha() for letter in prose)
+    letters = sum(letter.isalpha() for letter in without_tests(prose))
     untold: list[str] = []
     for test in dict.fromkeys(test.partition("[")[0] for test in tests):
         function = _function(after, test)
@@ -83,6 +88,11 @@ def rate(
             raise CommitRejected(Reason.UNFAIR, f"no example shows what {test} demands")
     rating = Rating.USABLE if untold else Rating.FAIR
     return Fairness(rating=rating, untold=tuple(dict.fromkeys(untold)))
+
+
+def without_tests(prose: str) -> str:
+    """Return a text without the ids, names and files of tests: a list of them says nothing of the bug."""
+    return _TEST_WORD.sub(" ", prose)
 
 
 def _function(modules: Mapping[str, ast.Module], test: str) -> ast.FunctionDef | None:

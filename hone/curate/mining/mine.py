@@ -22,12 +22,14 @@ from hone.curate.mining.locks import LockCache
 from hone.curate.mining.runs import observe
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.mining.statement import Issue, write
+from hone.curate.mining.writer import Writer
 from hone.curate.runner import REWRITE, Runner, commit_environment, trial_task
 from hone.grading.errors import GraderError
 from hone.grading.run import TestRun
 from hone.sandbox.contract import SandboxError
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import from_dict, to_dict
+from hone.tasks.places import changed_functions
 from hone.tasks.repository import Repository
 from hone.types import Checks, Task
 
@@ -84,6 +86,7 @@ async def mine(
     *,
     settings: MiningSettings,
     issues: Mapping[int, Issue],
+    writer: Writer | None = None,
     limit: int | None = None,
     progress: Callable[[Result], None] | None = None,
 ) -> None:
@@ -91,9 +94,13 @@ async def mine(
 
     Every result is in the journal as soon as it is known; commits in the journal are not tried again.
 
-    Raises GraderError when no sandbox starts.
+    Args:
+        writer: writes the prose of the statements; None: it is the issue or the commit's message.
+    Raises:
+        GraderError: no sandbox starts.
+        EngineError: the writer's endpoint fails.
     """
-    miner = _Miner(repository, runner, settings, issues)
+    miner = _Miner(repository, runner, settings, issues, writer)
     known = read_results(journal)
     queue = iter([each for each in selection.candidates if each.id not in known])
     found = sum(result.task is not None for result in known.values())
@@ -130,12 +137,27 @@ def report(selection: Selection, results: Mapping[str, Result], limit: int | Non
     )
 
 
+def require_one_bug(fail_to_pass: Sequence[str], limit: int) -> None:
+    """Raise CommitRejected for a fix of more test functions than `limit`: it is a whole feature.
+
+    The parameter sets of a test count once.
+    """
+    functions = {test.partition("[")[0] for test in fail_to_pass}
+    if len(functions) > limit:
+        raise CommitRejected(Reason.WHOLE_FEATURE, f"{len(functions)} test functions, of at most {limit}")
+
+
 class _Miner:
     def __init__(
-        self, repository: Repository, runner: Runner, settings: MiningSettings, issues: Mapping[int, Issue]
+        self,
+        repository: Repository,
+        runner: Runner,
+        settings: MiningSettings,
+        issues: Mapping[int, Issue],
+        writer: Writer | None,
     ) -> None:
         self._repository, self._runner = repository, runner
-        self._settings, self._issues = settings, issues
+        self._settings, self._issues, self._writer = settings, issues, writer
         self._locks = LockCache(repository)
 
     async def try_commit(self, commit: HistoryCommit) -> Result:
@@ -173,15 +195,17 @@ class _Miner:
             trial = trial_task(environment, files, timeout_s=limit_s, command=REWRITE)
             return await self._run(trial, sorted(files), patch)
 
+        compared = observed.compared
+        require_one_bug(compared.fail_to_pass, settings.max_fixed_tests)
         statement = await write(
             commit.message,
             parts,
-            observed.compared.fail_to_pass,
+            compared.fail_to_pass,
             self._issues,
             run_files,
             settings.min_statement,
+            self._writer,
         )
-        compared = observed.compared
         return Task(
             id=f"{environment.repo.replace('/', '__')}-{commit.id[:10]}",
             problem=statement.text,
@@ -199,6 +223,7 @@ class _Miner:
                 "fix_commit": commit.id,
                 "date": commit.date,
                 "files": list(parts.source),
+                "functions": list(changed_functions(parts.gold_patch, parts.sources_after)),
                 "test_files": list(parts.tests),
                 "statement": list(statement.sources),
                 "flaky": sorted(compared.flaky),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from hone.curate.mining.candidates import (
     CommitParts,
     CommitRejected,
     Reason,
+    identifiers,
     strip_tool_text,
     words,
 )
@@ -19,12 +21,14 @@ from hone.curate.mining.chores import without_chores
 from hone.curate.mining.claims import find_claims
 from hone.curate.mining.examples import RunFiles, find_examples
 from hone.curate.mining.fairness import Fairness, new_names, rate
+from hone.curate.mining.writer import Writer
 from hone.curate.statements import changed_lines, find_leak
 from hone.tasks.errors import TaskError
 from hone.tasks.files import read_rows
 from hone.tasks.rows import text
 
 _SHOWN_NAMES = 12
+_CODE_NAME = re.compile(r"[A-Za-z0-9]_|[a-z][A-Z]")  # other names are words that any text may have
 _IMPORT = re.compile(r"(?:import|from) ")
 _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#)(\d{1,7})\b(?!\.\d)", re.I)
 
@@ -32,7 +36,7 @@ _REFERENCE = re.compile(r"(?:/issues/|\b(?:gh-|issue[ #]*|bug[ #]*)|(?<![\w&/])#
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     text: str
-    sources: tuple[str, ...]  # of "issue", "commit", "tests", "names"
+    sources: tuple[str, ...]  # of "issue", "commit", "writer", "tests", "names"
     fairness: Fairness
 
 
@@ -43,6 +47,7 @@ async def write(
     issues: Mapping[int, Issue],
     run: RunFiles,
     min_letters: int,
+    writer: Writer | None = None,
 ) -> Statement:
     """Return the statement of a commit: prose, then examples that fail without the fix and hold with it.
 
@@ -52,12 +57,17 @@ async def write(
         issues: exported issues by number.
         run: runs an example; each is run before it is printed.
         min_letters: see `rate`.
+        writer: writes the prose in place of the issue or the message; its text must pass the same rules.
     Raises:
         CommitRejected: every text would reveal the fix, or the tests demand what nothing tells.
         GraderError: an example cannot be run.
+        EngineError: the writer's endpoint fails.
     """
     fix = changed_lines(parts.gold_patch)
-    written = _from_issue(message, issues, fix) or _from_commit(message, fix)
+    if writer is not None:
+        written = {"writer": await _from_writer(writer, message, parts, tests, fix)}
+    else:
+        written = _from_issue(message, issues, fix) or _from_commit(message, fix)
     prose = "\n\n".join(written.values())
     claims = find_claims(parts.tests_after, tests, parts.fixtures)
     imports = frozenset(line for line in fix if _IMPORT.match(line))  # the tests have theirs, too
@@ -91,6 +101,29 @@ def _from_issue(message: str, issues: Mapping[int, Issue], fix: Collection[str])
 def _from_commit(message: str, fix: Collection[str]) -> dict[str, str]:
     text = without_fix(without_chores(strip_tool_text(message)), fix)
     return {"commit": text} if text else {}
+
+
+async def _from_writer(
+    writer: Writer, message: str, parts: CommitParts, tests: Sequence[str], fix: Collection[str]
+) -> str:
+    """Return the writer's text. Raises CommitRejected for one that reveals the fix or names hidden tests."""
+    text = await writer.write(message, parts.gold_patch, parts.test_patch, tests)
+    if not text:
+        raise CommitRejected(Reason.NO_STATEMENT, "the writer wrote nothing")
+    secret = sorted(hidden_names(parts) & words([text]))
+    if leak := find_leak(text, fix):
+        raise CommitRejected(Reason.NO_STATEMENT, f"the writer's text repeats {leak!r}")
+    if secret:
+        raise CommitRejected(Reason.NO_STATEMENT, f"the writer's text names {secret[0]!r} of the fix")
+    if named := next((test for test in tests if test.rpartition("::")[2].partition("[")[0] in text), None):
+        raise CommitRejected(Reason.NO_STATEMENT, f"the writer's text names the hidden test {named}")
+    return text
+
+
+def hidden_names(parts: CommitParts) -> set[str]:
+    """Return the names that only the fix introduces and that no test uses: a text with one knows the fix."""
+    made = identifiers(parts.sources_after.values()) - parts.known - identifiers(parts.tests_after.values())
+    return {name for name in made if _CODE_NAME.search(name)} - set(dir(builtins))
 
 
 def references(message: str) -> list[int]:

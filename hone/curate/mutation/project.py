@@ -66,7 +66,10 @@ def read_project(
             excluded_files[path] = str(error)
     if not tests:
         which = f"matches {', '.join(chosen)}" if chosen else "is called test_*.py or *_test.py"
-        raise TaskError(f"{repository.path} has no tests: no file {which}")
+        raise TaskError(
+            f"{repository.path} has no tests: no file {which}; name the project's, also unittest's, with "
+            "--tests, such as --tests 'checks/*.py'"
+        )
     if not modules:
         raise TaskError(f"{repository.path} has no Python source outside of its tests")
     return Project(modules=modules, tests=tests, support=support, excluded_files=excluded_files)

@@ -59,7 +59,7 @@ class HoneRollouts:
     """Pass one as `rollout_worker` and as `weight_transfer`.
 
     Example:
-        rollouts = HoneRollouts(resolve(Path("recipes/debugger-8b.toml"), [], command="train"))
+        rollouts = HoneRollouts(resolve("debugger-8b", command="train"))
         AsyncGRPOTrainer(model, args=args, rollout_worker=rollouts, weight_transfer=rollouts)
     """
 

@@ -50,6 +50,10 @@ async def _require_vocabulary(client: EngineClient, tokenizer: PreTrainedTokeniz
         if error.status == 400:
             raise other from error
         raise
+    if not ids:
+        raise EngineError(
+            f"{client.url} answers, but returns no tokens: check that it serves a language model, and its log"
+        )
     # A model may have more rows than the tokenizer has tokens; such rows have no text to compare.
     decoded = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
     if max(ids) < len(tokenizer) and _plain(decoded) != _plain(text):

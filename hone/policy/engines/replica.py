@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from hone.policy.engine import EngineError
+from hone.policy.engine import EngineError, Finish
 from hone.policy.engines.client import (
     CompletionChunk,
     EngineClient,
@@ -145,10 +145,14 @@ class Replica:
     async def generate(self, request: GenerateRequest, *, timeout_s: float) -> tuple[CompletionChunk, Int32]:
         """Return a chunk of a reply and the weight version of each of its tokens ([T]).
 
-        Raises ServerUnavailable, Refused.
+        Raises ServerUnavailable (also for a chunk without tokens that was not aborted), Refused.
         """
         label, version = self._label, self.version
         chunk = await self._in_rotation(self.client.generate(request, timeout_s=timeout_s))
+        if not len(chunk.token_ids) and chunk.end is not Finish.ABORT:
+            raise ServerUnavailable(
+                f"{self.client.url} returned no tokens for a prompt of {len(request.prompt)}: see its log"
+            )
         self._require_label(chunk.labels, label)
         return chunk, np.full(len(chunk.token_ids), version, np.int32)
 

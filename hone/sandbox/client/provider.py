@@ -31,6 +31,7 @@ from hone.sandbox.contract import (
     ProviderUnavailable,
     SandboxError,
     SandboxSpec,
+    WriteContext,
 )
 from hone.sandbox.remote.server import ClientTls, raise_open_files, read_token
 from hone.sandbox.remote.wire import Beat, LeaseRequest, MountBody, SpecBody, StatusReply
@@ -178,7 +179,7 @@ class PoolProvider:
         """Return "": only the pool knows the images of its nodes."""
         return ""
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
         """Raise ProviderUnavailable: the nodes of a pool build nothing."""
         raise ProviderUnavailable(
             "the nodes of a pool build no Dockerfile: push the image into a registry, and name it in "

@@ -20,9 +20,10 @@ from typing import Any, cast
 import aiodocker
 import aiohttp
 
-from hone.sandbox.contract import ProviderUnavailable
+from hone.sandbox.contract import ProviderUnavailable, WriteContext
 from hone.sandbox.images.engine_build import build
 from hone.sandbox.init.channel import Channel
+from hone.utils.concurrency import run_in_thread
 
 _HEADER = struct.Struct("!BxxxI")  # stream (1: stdout, 2: stderr), length
 _STDOUT, _STDERR = 1, 2
@@ -224,9 +225,11 @@ class Engine:
         async for _ in self._client.images.pull(name, stream=True):
             pass
 
-    async def build(self, name: str, context: Path, *, network: bool) -> None:
-        """Build a directory's Dockerfile as the image `name`. Raises ProviderUnavailable."""
+    async def build(self, name: str, write_context: WriteContext, *, network: bool) -> None:
+        """Build a Dockerfile as the image `name`. Raises ProviderUnavailable."""
         with tempfile.TemporaryDirectory(prefix="hone-build-") as folder:
+            context = Path(folder) / "context"
+            await run_in_thread(write_context, context)
             await build(self._client, context, name, Path(folder) / "context.tar", network=network)
 
     # --- containers

@@ -6,13 +6,18 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiodocker
 import aiohttp
 
-from hone.sandbox.contract import DEFAULT_WORKDIR, ImageProblem, ImageUnavailable, ProviderUnavailable
+from hone.sandbox.contract import (
+    DEFAULT_WORKDIR,
+    ImageProblem,
+    ImageUnavailable,
+    ProviderUnavailable,
+    WriteContext,
+)
 from hone.sandbox.docker.engine import Engine, EngineInfo
 from hone.sandbox.images.reference import BUILT
 from hone.utils.concurrency import cancel_all
@@ -93,10 +98,10 @@ class Images:
             )
         return _parse(described)
 
-    async def build(self, name: str, context: Path, *, network: bool) -> None:
-        """Build a directory's Dockerfile as an image, unless there is one. Raises ProviderUnavailable."""
+    async def build(self, name: str, write_context: WriteContext, *, network: bool) -> None:
+        """Build a Dockerfile as an image, unless there is one. Raises ProviderUnavailable."""
         if await self._engine.image(name) is None:
-            await self._once(name, lambda: self._engine.build(name, context, network=network))
+            await self._once(name, lambda: self._engine.build(name, write_context, network=network))
 
     async def _once(self, name: str, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Pull or build an image; concurrent callers share it, and a cancelled one does not stop it."""

@@ -11,10 +11,9 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from hone.sandbox import network, owners
-from hone.sandbox.contract import Check, Health, ProviderUnavailable, SandboxLost, SandboxSpec
+from hone.sandbox.contract import Check, Health, ProviderUnavailable, SandboxLost, SandboxSpec, WriteContext
 from hone.sandbox.docker import configuration, images
 from hone.sandbox.docker.container import Container, User, identify, make_workdir
 from hone.sandbox.docker.disk import DiskWatch, Size, Watched, measure
@@ -181,9 +180,9 @@ class DockerProvider:
     async def digest(self, image: str) -> str:
         return (await self._images.get(images.name_of(image, self._settings.docker_image))).id
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
         name = images.name_of(image, self._settings.docker_image)
-        await self._images.build(name, context, network=network)
+        await self._images.build(name, write_context, network=network)
 
     async def reconcile(self) -> int:
         async with open_engine(self._url) as engine:

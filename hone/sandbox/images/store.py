@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hone.sandbox.contract import ImageUnavailable
+from hone.sandbox.contract import ImageUnavailable, WriteContext
 from hone.sandbox.images.buildah import Descriptor, is_installed, open_buildah, remove_builds
 from hone.sandbox.images.content_store import ContentStore, gone, size
 from hone.sandbox.images.dockerfile import DOCKERFILE, read_dockerfile
@@ -93,7 +93,8 @@ class ImageStore:
         if (Path(source) / DOCKERFILE).is_file() and not (Path(source) / "oci-layout").is_file():
             if not name:
                 raise ImageUnavailable(f"{source} contains no name: give it one", problem="unknown_image")
-            return await self._build(Path(source), parse(name).name, report, network=True, renew=True)
+            context = Path(source)
+            return await self._build(lambda _: context, parse(name).name, report, network=True, renew=True)
         async with self._work() as made:
             found = await find_source(source, made, insecure=self._insecure, docker_url=self._docker_url)
             if not (name or found.suggested):
@@ -101,9 +102,9 @@ class ImageStore:
             return await self._bring(found, parse(name or found.suggested).name, made, report)
 
     async def build(
-        self, reference: str, context: Path, *, network: bool, report: Report = lambda _: None
+        self, reference: str, write_context: WriteContext, *, network: bool, report: Report = lambda _: None
     ) -> Image:
-        """Return the image of this name, built from a directory's Dockerfile when it is not stored.
+        """Return the image of this name, built from a Dockerfile when it is not stored.
 
         Concurrent calls share one build; cancelling the last one ends every process of the build.
 
@@ -113,10 +114,16 @@ class ImageStore:
             ProviderUnavailable: there is no builder, or the Dockerfile cannot be built.
             ImageUnavailable: an image that it starts from cannot be fetched, or the disk is full.
         """
+
+        def new_context(made: Staging) -> Path:
+            context = made.directory / "context"
+            write_context(context)
+            return context
+
         name = parse(reference).name
         found = await asyncio.to_thread(self._content.find, name)
         return found or await self._share_pull(
-            name, lambda: self._build(context, name, report, network=network, renew=False)
+            name, lambda: self._build(new_context, name, report, network=network, renew=False)
         )
 
     async def export(self, reference: str, file: Path, *, report: Report = lambda _: None) -> Image:
@@ -223,7 +230,15 @@ class ImageStore:
             async with self._work() as made:
                 return await self._bring(from_registry(parse(reference), self._insecure), name, made, report)
 
-    async def _build(self, context: Path, name: str, report: Report, *, network: bool, renew: bool) -> Image:
+    async def _build(
+        self,
+        open_context: Callable[[Staging], Path],
+        name: str,
+        report: Report,
+        *,
+        network: bool,
+        renew: bool,
+    ) -> Image:
         """Build under the lock of the name, which all processes share."""
         locks = self._content.locks
         with await wait_for_one([self._content.name_lock(name)]):
@@ -233,6 +248,7 @@ class ImageStore:
             report("waiting for other builds")
             with await wait_for_one([locks / f"build-{number}" for number in range(BUILDS_AT_ONCE)]):
                 async with self._work() as made:
+                    context = await run_in_thread(open_context, made)
                     if self._docker_url or not is_installed():
                         return await self._build_by_engine(context, name, made, report, network=network)
                     return await self._build_by_buildah(context, name, made, report, network=network)

@@ -22,6 +22,7 @@ from hone.sandbox.contract import (
     ProviderUnavailable,
     SandboxLost,
     SandboxSpec,
+    WriteContext,
 )
 from hone.sandbox.images.store import ImageStore
 from hone.sandbox.init import bundle
@@ -253,8 +254,8 @@ class NamespacesProvider:
             return ""
         return (await self._images.ensure(image)).digest
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
-        await self._images.build(image, context, network=network)
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
+        await self._images.build(image, write_context, network=network)
 
     async def reconcile(self) -> int:
         return await asyncio.to_thread(lambda: owners.reconcile(self._state_dir, _group_roots()))

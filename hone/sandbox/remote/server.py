@@ -120,8 +120,10 @@ class Listening:
         try:
             return listen(self.host, self.port)
         except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)
             raise ProviderUnavailable(
-                f"cannot listen on {self.host}, port {self.port}: {error.strerror}", retryable=False
+                f"port {self.port} of {self.host} cannot be used ({why}): choose another one with --port",
+                retryable=False,
             ) from error
 
     def url(self, listener: socket.socket) -> str:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from hone.tasks.bundles import LOCAL, to_relative
 from hone.tasks.errors import TaskError
 from hone.types import Task
 from hone.utils.files import replace_file
@@ -55,9 +56,13 @@ def from_dict(data: Any) -> Task:
         raise TaskError(f"`{where}` is wrong: {first['msg']}, got {reprlib.repr(first['input'])}") from None
 
 
-def to_line(task: Task) -> str:
-    """Return one line of JSON without its end. Raises TaskError when JSON would change the metadata."""
-    data = to_dict(task)
+def to_line(task: Task, folder: Path | None = None) -> str:
+    """Return one line of JSON without its end. Raises TaskError when JSON would change the metadata.
+
+    Args:
+        folder: of the file that gets the line; a repository in it is named relative to it.
+    """
+    data = to_dict(task) if folder is None else to_relative(to_dict(task), folder)
     try:
         line = json.dumps(data, allow_nan=False)
         again = json.loads(line)
@@ -71,19 +76,24 @@ def to_line(task: Task) -> str:
 
 
 def save(tasks: Iterable[Task], path: Path) -> None:
-    """Write tasks as JSONL, atomically. Raises TaskError when JSON would change the metadata of one."""
+    """Write tasks as JSONL, atomically. Raises TaskError when JSON would change the metadata of one.
+
+    A repository in the folder of the file is named relative to it; see `hone.tasks.bundles`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.writelines(to_line(task) + "\n" for task in tasks)
+        file.writelines(to_line(task, path.parent) + "\n" for task in tasks)
 
 
 def content_hash(task: Task) -> str:
     """Return a hash of problem, environment and checks, whatever the task is called; 64 hex digits.
 
     What validation adds to the checks does not count: a task stays the same by it. Neither does the absence
-    of what earlier versions of Hone did not know.
+    of what earlier versions of Hone did not know, nor where the repository of a commit lies.
     """
     data = to_dict(task)
     environment = {name: value for name, value in data["environment"].items() if value or name not in _LATER}
+    if task.environment.commit and task.environment.image.startswith(LOCAL):
+        environment["image"] = LOCAL
     checks = {name: value for name, value in data["checks"].items() if name not in ("controls", "excused")}
     return digest({"problem": data["problem"], "environment": environment, "checks": checks})

@@ -42,6 +42,13 @@ stats.py
 >>>>>>> REPLACE
 ```
 """
+QWEN_CODE = (
+    "Let me look. " + call("read_file", file_path=FILE),
+    call("edit", file_path=FILE, old_string=OLD, new_string=NEW)
+    + "\n"
+    + call("run_shell_command", command="git diff", is_background=False),
+    DONE,
+)
 REPLIES = {
     "aider": ("I need to see stats.py first.", BLOCK),
     "claude-code": (
@@ -76,13 +83,8 @@ REPLIES = {
         + call("terminal", command="git diff", security_risk="LOW"),
         call("finish", message=DONE),
     ),
-    "qwen-code-acp": (
-        "Let me look. " + call("read_file", file_path=FILE),
-        call("edit", file_path=FILE, old_string=OLD, new_string=NEW)
-        + "\n"
-        + call("run_shell_command", command="git diff", is_background=False),
-        DONE,
-    ),
+    "qwen-code-acp": QWEN_CODE,
+    "qwen-code-small": QWEN_CODE,
 }
 SHELLS = {  # the tool that runs a command, with its other arguments
     "claude-code": ("Bash", "command", {"description": "Fix it"}),
@@ -91,6 +93,7 @@ SHELLS = {  # the tool that runs a command, with its other arguments
     "opencode": ("bash", "command", {"description": "Fix it"}),
     "openhands": ("terminal", "command", {"security_risk": "LOW"}),
     "qwen-code-acp": ("run_shell_command", "command", {"is_background": False}),
+    "qwen-code-small": ("run_shell_command", "command", {"is_background": False}),
 }
 
 

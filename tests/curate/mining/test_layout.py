@@ -2,7 +2,7 @@ import pytest
 
 from hone.curate.files import Kind, kind_of, matches
 from hone.curate.mining.candidates import Reason, select, walk
-from hone.curate.mining.layout import configured_tests
+from hone.curate.mining.layout import configured_tests, find_test_files
 from hone.curate.mining.settings import MiningSettings
 from hone.tasks.configuration import test_globs as globs_of
 from hone.tasks.errors import TaskError
@@ -83,3 +83,24 @@ def test_fix_with_tests_in_a_named_file_is_a_candidate(tmp_path):
     assert select(repository, commits, MiningSettings()).skipped == {Reason.NO_TESTS: 1}
     (found,) = select(repository, commits, MiningSettings(tests=("shop/selftest.py",))).candidates
     assert found.message == "Fix total"
+
+
+def test_tests_are_found_wherever_they_lie(tmp_path):
+    case = "import unittest\n\nclass A(unittest.TestCase):\n    def test_it(self):\n        pass\n"
+    project = Project(
+        tmp_path / "shop",
+        {
+            **BASE,
+            "shop/tests/test_case.py": case,
+            "shop/test_beside.py": "async def test_it(): ...\n",
+            "checks/all.py": case,
+            "tests/conftest.py": "LIMIT = 3\n",
+            "tests/data/test_data.txt": "def test_it\n",
+            "shop/testing_tools.py": "def test_it(): ...\n",
+        },
+    )
+    repository = Repository.open(project.folder)
+    found = find_test_files(repository, repository.commit("HEAD"), ["checks"])
+    assert found.pytest == ("shop/test_beside.py", "tests/test_prices.py")
+    assert found.unittest == ("checks/all.py", "shop/tests/test_case.py")
+    assert found.paths == tuple(sorted((*found.pytest, *found.unittest)))

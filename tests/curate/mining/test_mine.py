@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from hone.cli.mine import mine as command
 from hone.curate.journal import Journal
-from hone.curate.mining.candidates import Reason, select, walk
-from hone.curate.mining.mine import Report, Result, mine, read_results, report
+from hone.curate.mining.candidates import CommitRejected, Reason, select, walk
+from hone.curate.mining.mine import Report, Result, mine, read_results, report, require_one_bug
 from hone.curate.mining.settings import MiningSettings
 from hone.curate.runner import Runner
 from hone.grading.settings import GradingSettings
@@ -130,6 +130,7 @@ def test_fix_with_tests_becomes_a_proven_task(mined):
     assert (task.environment.commit, task.environment.repo) == (base, "me/shop")
     assert task.metadata["fix_commit"] == mined.fix
     assert task.metadata["files"] == ["shop/prices.py"]
+    assert task.metadata["functions"] == ["total"]
     assert task.metadata["validation"]["repeats"] == 2
 
 
@@ -190,7 +191,18 @@ def test_command_writes_tasks_and_reports_commits(tmp_path, monkeypatch):
     assert told["refused"] == {"no_fail_to_pass": 1, "gold_fails": 1, "does_not_run": 1}
     assert {row["reason"] for row in told["reasons"]} == set(told["refused"])
     assert [task.id for task in load_all(out)] == told["tasks"]
-    assert sorted(path.name for path in out.parent.iterdir()) == ["tasks.jsonl"]
+    head = project.git("rev-parse", "HEAD")[:10]
+    assert sorted(path.name for path in out.parent.iterdir()) == [f"local__shop-{head}.bundle", "tasks.jsonl"]
+    assert str(tmp_path) not in out.read_text()
+
+
+def test_fix_of_many_tests_is_refused_as_a_feature():
+    one_test = [f"t.py::test_it[{number}]" for number in range(50)]
+    require_one_bug([*one_test, *(f"t.py::test_{number}" for number in range(9))], 10)
+    with pytest.raises(CommitRejected) as caught:
+        require_one_bug([*one_test, *(f"t.py::test_{number}" for number in range(10))], 10)
+    assert caught.value.reason is Reason.WHOLE_FEATURE
+    assert caught.value.detail == "11 test functions, of at most 10"
 
 
 def test_results_are_read_back_from_the_journal(tmp_path):

@@ -91,3 +91,23 @@ def test_assertion_that_reveals_the_fix_is_not_printed():
 def test_at_most_twelve_assertions_are_printed():
     (text,) = examples("\n".join(f"assert FIXED or {n} < 0" for n in range(30))).texts
     assert text.count("assert FIXED") == 12
+
+
+@pytest.mark.parametrize(("reported", "printed"), [(True, 1), (False, 0)])
+def test_program_without_an_error_before_the_fix_is_not_printed(reported, printed):
+    """A program that is missing from the second run's reports, as after a crash, shows no bug."""
+    source = "def test_it():\n    assert FIXED\n"
+    runs = []
+
+    async def run(files, patch):
+        runs.append(patch)
+        lost = len(runs) == 3 and not reported  # the first run of the second round, without the fix
+        found = (
+            {} if lost else {f"{name}::{TEST}": status(text, patch == GOLD) for name, text in files.items()}
+        )
+        return TestRun(statuses=found, finished=True, log="")
+
+    claims = find_claims({"t.py": source}, ["t.py::test_it"], {})
+    found = asyncio.run(find_examples(claims, run, GOLD, lambda text: False))
+    assert runs == ["", GOLD, "", GOLD]
+    assert len(found.texts) == printed

@@ -14,7 +14,9 @@ FAILING = ("tests/test_prices.py::test_of_three",)
 EXAMPLE = "This fails today:\n\n```python\nfrom shop import total\n\nassert total([1, 2, 3]) == 6\n```"
 
 
-def written(tmp_path, message: str, *, issues=None, tests=FAILING, min_letters: int = 0, **more: str):
+def written(
+    tmp_path, message: str, *, issues=None, tests=FAILING, min_letters: int = 0, writer=None, **more: str
+):
     project = Project(tmp_path / "shop")
     files = {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS, **more}
     project.commit(message, files)
@@ -25,7 +27,7 @@ def written(tmp_path, message: str, *, issues=None, tests=FAILING, min_letters: 
     repository.checkout(candidate.base, trees[0])
     repository.checkout(candidate.id, trees[1])
     run = executes(trees[0], trees[1])
-    return asyncio.run(write(candidate.message, parts, tests, issues or {}, run, min_letters))
+    return asyncio.run(write(candidate.message, parts, tests, issues or {}, run, min_letters, writer))
 
 
 def test_message_without_the_fix_begins_the_statement(tmp_path):
@@ -103,6 +105,18 @@ def test_test_without_an_example_needs_prose(tmp_path):
     assert written(tmp_path, text, tests=BOTH, min_letters=60, **WITH_HIDDEN).fairness.rating is Rating.FAIR
     reason, detail = rejection(tmp_path / "short", 'Not "a word"', tests=BOTH, min_letters=60, **WITH_HIDDEN)
     assert (reason, detail) == (Reason.UNFAIR, "no example shows what " + BOTH[1] + " demands")
+
+
+def test_list_of_tests_is_no_prose(tmp_path):
+    names = (
+        "Add tests/test_prices.py::TestTotal::test_hidden, test_of_three, TestTotal.test_hidden and "
+        'test_more.py of "a word"'
+    )
+    reason, detail = rejection(tmp_path, names, tests=BOTH, min_letters=60, **WITH_HIDDEN)
+    assert (reason, detail) == (Reason.UNFAIR, "no example shows what " + BOTH[1] + " demands")
+    text = LONG + ' See test_of_three: it must be a number, not "a word".'
+    told = written(tmp_path / "told", text, tests=BOTH, min_letters=60, **WITH_HIDDEN)
+    assert told.fairness.rating is Rating.FAIR
 
 
 def test_commit_without_an_example_is_refused(tmp_path):

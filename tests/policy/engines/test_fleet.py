@@ -41,6 +41,11 @@ def strange(request: web.Request) -> web.Response:
     return web.json_response({"choices": []})
 
 
+def silent(request: web.Request) -> web.Response:
+    choice = {"token_ids": [], "logprobs": None, "weight_versions": [], "finish_reason": "stop"}
+    return web.json_response({"choices": [choice]})
+
+
 def test_reply_continues_after_a_foreign_end_token(open_toys: OpenFleet, tokenizer):
     async def run():
         async with open_toys() as (fleet, (server,)):
@@ -110,7 +115,7 @@ def test_new_conversations_go_to_the_least_loaded_server(open_toys: OpenFleet):
     assert all(len(set(requests)) == 4 for requests in seen)
 
 
-@pytest.mark.parametrize("fault", [broken, cut, garbage, strange])
+@pytest.mark.parametrize("fault", [broken, cut, garbage, strange, silent])
 def test_failed_request_is_retried_on_another_server(open_toys: OpenFleet, tokenizer, fault):
     async def run():
         async with open_toys(servers=2) as (fleet, servers):

@@ -22,7 +22,7 @@ from hone.sandbox.docker.images import pull_error
 from hone.sandbox.settings import SandboxSettings
 from tests.sandbox.docker.conftest import settings_of
 from tests.sandbox.docker.looking import containers
-from tests.sandbox.images.building import write_context
+from tests.sandbox.images.building import copied, write_context
 from tests.services.engines import Engine, docker_engine
 from tests.services.image import BASE_IMAGE, base_archive
 from tests.services.process import reserve_port, service_folder
@@ -227,11 +227,11 @@ def test_engine_builds_a_dockerfile_once(mine: SandboxSettings, tmp_path: Path) 
 
     async def run() -> str:
         async with make_provider(mine) as provider:
-            await asyncio.gather(*(provider.build(image, context, network=False) for _ in range(2)))
+            await asyncio.gather(*(provider.build(image, copied(context), network=False) for _ in range(2)))
             (context / "Dockerfile").write_text(f"FROM {BASE_IMAGE}\nRUN false\n")
-            await provider.build(image, context, network=False)
+            await provider.build(image, copied(context), network=False)
             with pytest.raises(ProviderUnavailable, match="returned a non-zero code") as raised:
-                await provider.build(f"{image}-2", context, network=False)
+                await provider.build(f"{image}-2", copied(context), network=False)
             assert "\n" not in str(raised.value)
             with pytest.raises(ImageUnavailable, match="was removed from the engine"):
                 await provider.start(SandboxSpec(image=f"{image}-3"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+from hone.sandbox.contract import WriteContext
 
 
 def write_context(
@@ -15,3 +18,12 @@ def write_context(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return folder
+
+
+def copied(context: Path) -> WriteContext:
+    """Return what gives a build the files of a directory."""
+
+    def write(made: Path) -> None:
+        shutil.copytree(context, made)
+
+    return write

@@ -14,7 +14,7 @@ import pytest
 from hone.sandbox import ImageUnavailable, ProviderUnavailable
 from hone.sandbox.images import Image, ImageStore
 from hone.sandbox.images.buildah import group_prefix
-from tests.sandbox.images.building import write_context
+from tests.sandbox.images.building import copied, write_context
 from tests.sandbox.images.dockerfiles import BASE
 from tests.sandbox.images.oci import entry, make_layout, tar
 from tests.sandbox.images.test_killed import kill, wait_while_running, workers
@@ -52,7 +52,7 @@ def listener() -> Iterator[int]:
 
 
 def build(store: ImageStore, context: Path, tag: str, *, network: bool = False) -> Image:
-    return asyncio.run(store.build(f"{NAME}:{tag}", context, network=network))
+    return asyncio.run(store.build(f"{NAME}:{tag}", copied(context), network=network))
 
 
 def leftovers(folder: Path) -> list[object]:
@@ -72,7 +72,9 @@ def test_build_runs_once_for_all_callers(store: ImageStore, folder: Path, tmp_pa
     other = ImageStore(folder, budget_gib=4)
 
     async def run() -> list[Image]:
-        builds = [each.build(f"{NAME}:once", context, network=False) for each in (store, store, other)]
+        builds = [
+            each.build(f"{NAME}:once", copied(context), network=False) for each in (store, store, other)
+        ]
         return await asyncio.gather(*builds)
 
     images = asyncio.run(run())
@@ -82,6 +84,15 @@ def test_build_runs_once_for_all_callers(store: ImageStore, folder: Path, tmp_pa
     assert build(store, context, "once").digest == images[0].digest
     assert leftovers(folder) == []
     assert containers(folder) == ""
+
+
+def test_context_of_a_stored_image_is_not_written(store: ImageStore, tmp_path: Path) -> None:
+    image = build(store, write_context(tmp_path / "context", "FROM scratch\nCOPY Dockerfile /\n"), "stored")
+    assert asyncio.run(store.build(f"{NAME}:stored", unused, network=False)).digest == image.digest
+
+
+def unused(made: Path) -> None:
+    raise AssertionError(f"a build writes its context into {made}")
 
 
 @pytest.mark.full
@@ -109,7 +120,7 @@ def test_cancelled_build_leaves_nothing(store: ImageStore, folder: Path, tmp_pat
     context = write_context(tmp_path / "context", f"FROM {BASE}\nRUN {script}\n")
 
     async def run() -> None:
-        task = asyncio.create_task(store.build(f"{NAME}:cancelled", context, network=False))
+        task = asyncio.create_task(store.build(f"{NAME}:cancelled", copied(context), network=False))
         await asyncio.to_thread(wait_until, lambda: len(sleeping()) == 3 or task.done())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -136,12 +147,13 @@ def sleeping() -> list[str]:
 
 
 _BUILD = """
-import asyncio, sys
+import asyncio, shutil, sys
 from pathlib import Path
 from hone.sandbox.images import ImageStore
 
 store = ImageStore(Path(sys.argv[1]), budget_gib=4)
-asyncio.run(store.build("docker://localhost/hone/test:killed", Path(sys.argv[2]), network=False))
+copy = lambda made: shutil.copytree(sys.argv[2], made)
+asyncio.run(store.build("docker://localhost/hone/test:killed", copy, network=False))
 """
 
 
@@ -229,12 +241,12 @@ from hone.sandbox.images import ImageStore
 async def main():
     store = ImageStore(Path.home() / "images", budget_gib=4)
     await store.import_(sys.argv[1], name="python:3.12-slim")
-    context = Path.home() / "context"
-    context.mkdir()
-    (context / "Dockerfile").write_text(
-        "FROM python:3.12-slim\\nRUN id -u > /x && chown 7:8 /x && wc -l < /proc/net/dev >> /x\\n"
-    )
-    image = await store.build("docker://localhost/hone/test:user", context, network=False)
+    def write(context):
+        context.mkdir()
+        (context / "Dockerfile").write_text(
+            "FROM python:3.12-slim\\nRUN id -u > /x && chown 7:8 /x && wc -l < /proc/net/dev >> /x\\n"
+        )
+    image = await store.build("docker://localhost/hone/test:user", write, network=False)
     print((image.layers[-1] / "x").read_text().split())
     print(await store.prune(0), [path.name for path in (Path.home() / "images/builds").iterdir()])
     print((Path.home() / ".local/share/containers/storage").exists())

@@ -10,7 +10,7 @@ import pytest
 from hone.sandbox import SandboxSpec, make_provider
 from hone.sandbox.images import ImageStore
 from hone.sandbox.settings import SandboxSettings
-from tests.sandbox.images.building import write_context
+from tests.sandbox.images.building import copied, write_context
 from tests.sandbox.images.dockerfiles import BASE, TYPICAL
 from tests.services.image import base_archive
 from tests.services.process import require
@@ -35,7 +35,7 @@ def test_typical_dockerfile_becomes_a_sandbox(name: str, cache: Path, tmp_path: 
 
     async def run() -> str:
         async with make_provider(SandboxSettings(cache_dir=cache)) as provider:
-            await provider.build(image, context, network=False)
+            await provider.build(image, copied(context), network=False)
             async with await provider.start(SandboxSpec(image=image)) as sandbox:
                 return (await sandbox.exec(typical.command)).text
 

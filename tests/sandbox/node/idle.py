@@ -14,6 +14,7 @@ from hone.sandbox import (
     SandboxLost,
     SandboxSpec,
 )
+from hone.sandbox.contract import WriteContext
 
 
 class IdleSandbox(Sandbox):
@@ -109,7 +110,7 @@ class IdleProvider:
     async def digest(self, image: str) -> str:
         return ""
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
         return None
 
     async def reconcile(self) -> int:

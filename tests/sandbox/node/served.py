@@ -13,6 +13,7 @@ from hone.sandbox import Health, Provider, SandboxSpec
 from hone.sandbox.client.api import NodeClient
 from hone.sandbox.client.provider import pack_spec
 from hone.sandbox.client.sandbox import RemoteSandbox
+from hone.sandbox.contract import WriteContext
 from hone.sandbox.node.node import NodeOptions, open_node
 from hone.sandbox.node.server import make_node_app
 from hone.sandbox.remote.server import ClientTls
@@ -79,7 +80,7 @@ class NodeProvider:
     async def images(self) -> list[str]:
         return ["host"]
 
-    async def build(self, image: str, context: Path, *, network: bool) -> None:
+    async def build(self, image: str, write_context: WriteContext, *, network: bool) -> None:
         return None
 
     async def reconcile(self) -> int:

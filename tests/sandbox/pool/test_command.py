@@ -168,4 +168,4 @@ def test_two_servers_cannot_listen_on_one_port(tmp_path: Path) -> None:
         port = str(listener.getsockname()[1])
         refused = hone("pool", "--port", port, "--store", tmp_path / "s")
     assert refused.returncode == 1
-    assert "cannot listen" in refused.stderr.splitlines()[-1]
+    assert "cannot be used" in refused.stderr.splitlines()[-1]

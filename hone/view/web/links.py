@@ -1,0 +1,51 @@
+"""Addresses of pages: absolute paths on the server, relative file names in an export."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import re
+import urllib.parse
+from dataclasses import dataclass
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_NAME_MAX = 120  # characters of a folder's name in an export
+
+
+def page_path(*parts: str) -> str:
+    """Return the path of a page; every part is quoted whole, so that it stays one part."""
+    return "/" + "/".join(urllib.parse.quote(part, safe="", errors="replace") for part in parts)
+
+
+def file_of(path: str) -> str:
+    """Return the file of an export that holds the page at a path: `/runs/a` -> `runs/a/index.html`."""
+    parts = [_folder(urllib.parse.unquote(part)) for part in path.split("/") if part]
+    return "/".join([*parts, "index.html"])
+
+
+def _folder(name: str) -> str:
+    """Return a folder's name for any text: different texts have different names, none leads elsewhere."""
+    safe = _UNSAFE.sub(lambda found: "~" + found[0].encode("utf-8", "surrogatepass").hex(), name)
+    if len(safe) > _NAME_MAX:
+        safe = safe[:80] + "~" + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return "~" + safe if safe.strip(".") == "" else safe
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses as seen from one page."""
+
+    page: str  # path of the page that holds them
+    static: bool = False
+
+    def __call__(self, *parts: str, query: str = "", fragment: str = "") -> str:
+        """Return the address of a page, such as `link("runs", name, "rollouts", query="step=3")`."""
+        path = page_path(*parts)
+        address = self._relative(file_of(path)) if self.static else path
+        return address + (f"?{query}" if query else "") + (f"#{fragment}" if fragment else "")
+
+    def asset(self, name: str) -> str:
+        return self._relative(f"assets/{name}") if self.static else f"/assets/{name}"
+
+    def _relative(self, file: str) -> str:
+        return posixpath.relpath(file, posixpath.dirname(file_of(self.page)) or ".")
