@@ -28,7 +28,7 @@ from hone.policy.tiny import make_tiny
 from hone.train.samples import tree_samples
 from hone.types import Sample, Task, Trajectory
 
-RECIPE = "recipes/quickstart.toml"  # the agent's prompts, lengths and limits
+RECIPE = "quickstart"  # the agent's prompts, lengths and limits
 GROUPS, GROUP_SIZE = 8, 8  # tasks per step, rollouts per task
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 LEARNING_RATE, MINI_BATCHES, MAX_GRAD_NORM = 3e-4, 4, 0.1

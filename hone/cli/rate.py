@@ -10,8 +10,8 @@ import typer
 
 from hone.cli import evaluate
 from hone.cli.errors import FAILED
-from hone.cli.evaluate_engine import Kind
 from hone.cli.options import JsonOption, Provider, SetOption, parameters_of, run_job
+from hone.launch.evaluate_engine import Kind
 
 if TYPE_CHECKING:
     from hone.config import RunSettings

@@ -120,7 +120,7 @@ def train(
         MissingExtra: the extra `train` is not installed.
 
     Example:
-        report = hone.train("recipes/quickstart.toml", {"train.steps": 20})
+        report = hone.train("quickstart", {"train.steps": 20})
         print(report.steps, report.reward, report.checkpoint)
     """
 

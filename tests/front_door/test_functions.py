@@ -131,12 +131,12 @@ def test_run_is_read_into_tables(tmp_path: Path):
 
 def test_training_refuses_before_anything_starts(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"train\.stepz"):
-        hone.train("recipes/quickstart.toml", {"train.stepz": 1})
+        hone.train("quickstart", {"train.stepz": 1})
     other = tmp_path / "run"
     other.mkdir()
     (other / "config.toml").write_text('run_dir = "run"\nseed = 7\n')
     with pytest.raises(ConfigError, match="belongs to another recipe"):
-        hone.train("recipes/quickstart.toml", {"run_dir": other}, progress=False)
+        hone.train("quickstart", {"run_dir": other}, progress=False)
     with pytest.raises(UsageError, match=r"pass train\.steps to hone\.config\.resolve"):
         hone.train(resolve(None, [f"run_dir={other}"]), {"train.steps": 1}, progress=False)
     with pytest.raises(UsageError, match="needs tasks and out"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,6 @@ def test_snippets_run_in_a_notebook(
 @pytest.mark.timeout(1800)
 def test_snippets_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     names: dict[str, Any] = {}
     run(names, trains=True)
     assert names["report"].steps == 2
