@@ -84,7 +84,7 @@ def rate(flags: Flags) -> int:
         evaluate.to_sets(asked),
         job,
         dry_run=False,
-        without=evaluate.replaced_settings(asked),
+        without=evaluate.replaced_by(asked),
     )
     assert summary is not None, "only a dry run has no summary"
     from hone.evaluate.rates import rate_tasks
