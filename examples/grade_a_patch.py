@@ -22,10 +22,10 @@ new file mode 100644
 
 
 def main() -> None:
-    source, sizes = (
-        (sys.argv[1], {}) if sys.argv[1:] else ("curriculum", {"train": 1, "test": 0, "unseen": 0})
-    )
-    task = hone.load_tasks(source, **sizes)[0]
+    if sys.argv[1:]:
+        task = hone.load_tasks(sys.argv[1])[0]
+    else:
+        task = hone.load_tasks("curriculum", train=1, test=0, unseen=0)[0]
     for name, patch in (
         ("reference fix", task.checks.gold_patch),
         ("no change", ""),

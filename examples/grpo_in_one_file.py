@@ -28,7 +28,7 @@ from hone.policy.tiny import make_tiny
 from hone.train.samples import tree_samples
 from hone.types import Sample, Task, Trajectory
 
-RECIPE = "recipes/quickstart.toml"  # the agent's prompts, lengths and limits
+RECIPE = "quickstart"  # the agent's prompts, lengths and limits
 GROUPS, GROUP_SIZE = 8, 8  # tasks per step, rollouts per task
 CLIP_LOW, CLIP_HIGH = 0.2, 0.28
 LEARNING_RATE, MINI_BATCHES, MAX_GRAD_NORM = 3e-4, 4, 0.1
@@ -112,8 +112,8 @@ def main(folder: Path, steps: int, demonstrations: int, held_out: int) -> None:
             if samples:
                 with rollouts.updating() as model:  # the engine samples from these weights afterwards
                     update(model, optimizer, samples)
-            ended = [rollout for group in groups for rollout in group if rollout.reward is not None]
-            reward = np.mean([rollout.reward for rollout in ended])
+            ended = [rollout for group in groups for rollout in group]
+            reward = np.mean([rollout.reward for rollout in ended if rollout.reward is not None])
             resolved = np.mean([rollout.outcome == "resolved" for rollout in ended])
             print(f"step {step}: reward {reward:+.2f}, resolved {resolved:.0%}", flush=True)
         print(f"after: {resolve_rate(rollouts, test, seed=1):.0%} of {held_out} held-out tasks")

@@ -29,9 +29,9 @@ def main() -> None:
         "train.algorithm.entry_point": "my_own_algorithm:AGAINST_MEDIAN",
     }
     changed = dict(word.split("=", 1) for word in sys.argv[1:])
-    report = hone.train("recipes/quickstart.toml", settings | changed)
+    report = hone.train("quickstart", settings | changed)
     for step in hone.read_run(report.run_dir).steps.to_pylist():
-        print(f"step {step['step']}: reward {step['reward']:+.2f}, clipped {step['clipped']:.1%}")
+        print(f"step {step['step']}: reward {step['reward']:+.2f}, clipped {step['clip_fraction']:.1%}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def small_and_quick(rollout: Trajectory) -> float:
 def main() -> None:
     settings = {"run_dir": "runs/my-reward", "train.algorithm.reward": "my_own_reward:small_and_quick"}
     changed = dict(word.split("=", 1) for word in sys.argv[1:])
-    report = hone.train("recipes/quickstart.toml", settings | changed)
+    report = hone.train("quickstart", settings | changed)
     print(f"{report.steps} steps, reward {report.reward:+.2f}, model in {report.checkpoint}")
 
 

@@ -15,7 +15,7 @@ import hone
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
 
-RECIPE = "recipes/quickstart.toml"
+RECIPE = "quickstart"
 
 
 def main(folder: Path, count: int) -> None:

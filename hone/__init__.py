@@ -8,7 +8,7 @@
     rollout = hone.run(tasks[0], "oracle")              # an agent on a task, graded
     verdict = hone.grade(tasks[0], rollout.patch)       # hidden tests on a patch
     hone.evaluate(tasks, "oracle", out="results")       # resolve rate with its interval
-    hone.train("recipes/quickstart.toml")               # reinforcement learning
+    hone.train("quickstart")                            # reinforcement learning
     hone.read_run("runs/quickstart").steps.to_pandas()  # rollouts and steps as tables
 
 The functions block, in scripts as in notebooks, and are imported on their first use. `hone.sandbox`,
@@ -30,7 +30,7 @@ _MODULES = {
     "sft": "front_door.jobs",
 }
 _PACKAGES = ("evaluate", "sandbox", "train")  # that can be called; see hone.utils.callable_package
-__all__ = [*sorted((*_MODULES, *_PACKAGES)), "__version__"]
+__all__ = [*sorted((*_MODULES, *_PACKAGES)), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

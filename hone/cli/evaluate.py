@@ -151,7 +151,7 @@ def evaluate(flags: Flags) -> int:
         job,
         dry_run=flags.dry_run,
         allow_overlap=flags.allow_overlap,
-        without=replaced_settings(_kind(flags.agent), engine=flags.engine is not None),
+        without=replaced_by(flags),
     )
     if summary is None:
         return 0
@@ -186,8 +186,10 @@ def to_sets(flags: Flags) -> list[str | Layer]:
     return [*base, *(assign(flag, name, value) for name, (flag, value) in given.items()), *(flags.sets or ())]
 
 
-def _kind(agent: str | None) -> str | None:
-    return None if agent is None else parse_agent(agent)[0]
+def replaced_by(flags: Flags) -> list[str]:
+    """Return the recipe's settings that flags replace."""
+    kind = None if flags.agent is None else parse_agent(flags.agent)[0]
+    return replaced_settings(kind, engine=flags.engine is not None)
 
 
 def _check(flags: Flags) -> None:

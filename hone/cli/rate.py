@@ -10,8 +10,8 @@ import typer
 
 from hone.cli import evaluate
 from hone.cli.errors import FAILED
-from hone.cli.evaluate_engine import Kind
 from hone.cli.options import JsonOption, Provider, SetOption, parameters_of, run_job
+from hone.launch.evaluate_engine import Kind
 
 if TYPE_CHECKING:
     from hone.config import RunSettings
@@ -84,7 +84,7 @@ def rate(flags: Flags) -> int:
         evaluate.to_sets(asked),
         job,
         dry_run=False,
-        without=evaluate.replaced_settings(asked),
+        without=evaluate.replaced_by(asked),
     )
     assert summary is not None, "only a dry run has no summary"
     from hone.evaluate.rates import rate_tasks

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hone.cli.options import JsonOption, require_choice
+from hone.cli.options import JsonOption
 
 app = typer.Typer(help="The recipes that come with Hone: list them, print one.", no_args_is_help=True)
 
@@ -39,6 +39,7 @@ def show(
 
     [bold]Example[/bold]: hone recipes show swe-8b > mine.toml
     """
+    from hone.config import require_choice
     from hone.config.bundled import bundled_files
 
     files = bundled_files()

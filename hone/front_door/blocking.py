@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, suppress
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from hone.integrations.loop_thread import LoopThread
@@ -17,6 +17,7 @@ from hone.utils.errors import UsageError
 
 T = TypeVar("T")
 Result = TypeVar("Result")
+Tasks = list[asyncio.Task[Any]]
 
 
 def block_on(work: Coroutine[Any, Any, T]) -> T:
@@ -38,17 +39,18 @@ class Held(Generic[T]):
         """`opened` returns the context manager; `name` is for errors."""
         self._name, self._opened = name, opened
         self._thread: LoopThread | None = None
-        self._task: asyncio.Task[None]
         self._left: asyncio.Event
+        self._tasks: Tasks
+        self._ended: Future[None]
 
     def enter(self) -> T:
         """Open it. Raises UsageError if it is open, and any error of opening it."""
         if self._thread is not None:
             raise UsageError(f"{self._name} is open already: open another one")
-        self._thread, self._left = LoopThread("hone"), asyncio.Event()
+        self._thread, self._left, self._tasks = LoopThread("hone"), asyncio.Event(), []
         ready: Future[T] = Future()
-        self._task = _begin(self._thread, self._hold(ready))
         try:
+            self._ended = self._thread.start(_tracked(self._hold(ready), self._tasks))
             return ready.result()
         except BaseException:
             self._end(cancel=True)
@@ -75,48 +77,45 @@ class Held(Generic[T]):
                 raise
             ready.set_exception(error)
 
+    async def _tell(self) -> None:
+        self._left.set()
+
     def _end(self, *, cancel: bool) -> None:
         thread, self._thread = self._thread, None
         if thread is None:
             return
         try:
             if cancel:
-                _cancel(thread, self._task)
-            with suppress(CancelledError):
-                thread.start(_join(self._task, self._left)).result()
+                thread.start(_cancel(self._tasks)).result()
+            else:
+                thread.start(self._tell()).result()
+                self._ended.result()
+        except KeyboardInterrupt:
+            thread.start(_cancel(self._tasks)).result()
+            raise
         finally:
             thread.stop()
 
 
-def _begin(thread: LoopThread, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    async def begin() -> asyncio.Task[T]:
-        return asyncio.create_task(work)
-
-    return thread.start(begin()).result()
-
-
 def _finish(thread: LoopThread, work: Coroutine[Any, Any, T]) -> T:
-    task = _begin(thread, work)
-    joined = thread.start(_join(task))
+    tasks: Tasks = []
     try:
-        return joined.result()
+        return thread.start(_tracked(work, tasks)).result()
     except KeyboardInterrupt:
-        _cancel(thread, task)
-        with suppress(Exception, CancelledError):
-            joined.result()
+        thread.start(_cancel(tasks)).result()
         raise
 
 
-async def _join(task: asyncio.Task[T], told: asyncio.Event | None = None) -> T:
-    """Set `told`, wait for the end of `task`, and return its result."""
-    if told is not None:
-        told.set()
-    await asyncio.wait([task])
-    return task.result()
+async def _tracked(work: Coroutine[Any, Any, T], tasks: Tasks) -> T:
+    """Await `work`, and add the task that does so to `tasks` before anything else runs."""
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine is awaited by a task"
+    tasks.append(task)
+    return await work
 
 
-def _cancel(thread: LoopThread, task: asyncio.Task[Any]) -> None:
-    async def cancel() -> None:
+async def _cancel(tasks: Tasks) -> None:
+    """Cancel tasks and wait until they have ended."""
+    for task in tasks:
         task.cancel()
-
-    thread.start(cancel()).result()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -73,28 +73,22 @@ def evaluate(
     if recipe is None and (tasks is None or out is None):
         raise UsageError("without a recipe, an evaluation needs tasks and out: pass both, or recipe=")
 
+    given = None if tasks is None or isinstance(tasks, (str, Path)) else list(tasks)
+
     def prepare() -> RunSettings:
         base = policy_layers(engine, model, settings, no_recipe=recipe is None)
-        base += agent_layers(agent)
-        base += _evaluate_layers(tasks, out if recipe is None else None, samples)
+        base += agent_layers(agent) + _evaluate_layers(tasks, out if recipe is None else None, samples)
         ready = resolved(recipe, settings, "eval", base, replaced(agent, engine))
-        if len(ready.evaluate.temperatures) > 1:
-            raise UsageError(
-                f"evaluate.temperatures lists {len(ready.evaluate.temperatures)}: evaluate one at a time, "
-                'with settings={"evaluate.temperatures": [0.5]}'
-            )
-        if tasks is None or isinstance(tasks, (str, Path)):
+        _require_one_temperature(ready)
+        if given is None:
             require_possible(ready, "eval")
         return ready
 
     async def work(reporter: Reporter) -> dict[str, Any]:
         from hone.launch.evaluate import open_and_evaluate
 
-        given = None if tasks is None or isinstance(tasks, (str, Path)) else list(tasks)
-        target = None if out is None else Path(out)
-        return await open_and_evaluate(
-            await asyncio.to_thread(prepare), reporter, tasks=given, out=target, resume=True
-        )
+        ready = await asyncio.to_thread(prepare)
+        return await open_and_evaluate(ready, reporter, tasks=given, out=Path(out) if out else None)
 
     with _job("hone.evaluate", progress=progress) as reporter:
         summary = block_on(work(reporter))
@@ -126,7 +120,7 @@ def train(
         MissingExtra: the extra `train` is not installed.
 
     Example:
-        report = hone.train("recipes/quickstart.toml", {"train.steps": 20})
+        report = hone.train("quickstart", {"train.steps": 20})
         print(report.steps, report.reward, report.checkpoint)
     """
 
@@ -169,6 +163,15 @@ def _possible(recipe: Recipe | None, settings: Overrides | None, command: Any) -
     ready = resolved(recipe, settings, command)
     require_possible(ready, command)
     return ready
+
+
+def _require_one_temperature(settings: RunSettings) -> None:
+    several = settings.evaluate.temperatures
+    if len(several) > 1:
+        raise UsageError(
+            f"evaluate.temperatures lists {len(several)}: evaluate one at a time, with "
+            'settings={"evaluate.temperatures": [0.5]}'
+        )
 
 
 def _evaluate_layers(

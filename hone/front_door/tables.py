@@ -138,7 +138,9 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Table:
+def _table(  # pyright: ignore[reportUnknownParameterType] - pyarrow publishes partial types
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
+) -> pa.Table:
     """Return a table of these columns; a column of `CORE` has its type even without a value."""
     values = {
         name: pa.array(
@@ -149,7 +151,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Tabl
     return pa.table(values)
 
 
-def _metrics(run: Path, kind: str) -> pa.Table:
+def _metrics(run: Path, kind: str) -> pa.Table:  # pyright: ignore[reportUnknownParameterType]
     """Return one series of metrics.jsonl; a metric that a step lacks is null."""
     path = run / "metrics.jsonl"
     records = read_metrics(run, kind) if path.is_file() else []

@@ -124,9 +124,10 @@ async def run_evaluation(
 
 def _tasks(settings: RunSettings, reporter: Reporter, given: Sequence[Task] | None) -> list[Task]:
     """Return the chosen ones of the tasks that are `given`, else of the set of `settings`."""
-    if given is None:
-        given = getattr(load_splits(settings.tasks), settings.evaluate.split)
-    tasks = runner.choose(given, settings.evaluate)
+    all_tasks: Sequence[Task] = (
+        getattr(load_splits(settings.tasks), settings.evaluate.split) if given is None else given
+    )
+    tasks = runner.choose(all_tasks, settings.evaluate)
     found, refused = localise_tasks(tasks, settings.evaluate.repo_root, settings, reporter)
     if refused:
         named = "; ".join(list(refused.values())[:_SHOWN])
