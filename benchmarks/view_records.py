@@ -2,7 +2,7 @@
 
 The run is made with the real ledger and store, so its files are those of a training.
 
-    .venv/bin/python benchmarks/view.py --rollouts 10000 --turns 200 --tokens 100000
+    .venv/bin/python benchmarks/view_records.py --rollouts 10000 --turns 200 --tokens 100000
 """
 
 from __future__ import annotations
