@@ -96,7 +96,7 @@ def print_group(reader: RunReader, group_id: str, *, as_json: bool) -> None:
     print_fields({"group": page.group_id, "task": page.task_id, "rollouts": len(page.rows)})
     more = {
         "advantage": [_number(value, "+.3f") for value in page.advantages],
-        "parts at turn": [_number(turn, "d") for turn in page.parts_at],
+        "parts at": [_number(turn, "d") for turn in page.parts_at],
     }
     print_rows(page.rows, more)
 

@@ -22,8 +22,7 @@ def dump(settings: RunSettings) -> str:
     """Return a recipe that resolves to exactly these settings.
 
     Values that were set are assignments, with the environment variable that gave them; defaults are comments,
-    and so are the recipes that a recipe extends.
-    The file shows all settings.
+    and so are the recipes that the recipe extends. The file shows all settings.
     """
     lines = [
         f"# Resolved by hone {__version__}. A commented line shows a default.",

@@ -127,7 +127,6 @@ def _merged(known: RolloutRow | None, own: RolloutRow, directory: str) -> Rollou
     return replace(
         own,
         directory=directory,
-        rollout_id=known.rollout_id,
         group_id=known.group_id,
         index=known.index,
         step=known.step,

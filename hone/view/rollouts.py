@@ -101,7 +101,7 @@ def _of_result(result: Mapping[str, Any], stored: Stored | None) -> RolloutRow:
     outcome, name = Outcome(result["exit_status"]), result["run_dir"]
     return RolloutRow(
         directory=name,
-        rollout_id=f"{result['instance_id']}-{result['sample']}",
+        rollout_id=f"{result['instance_id']}-{result['sample']}" if stored is None else stored.rollout_id,
         task_id=result["instance_id"],
         group_id=result["instance_id"],
         index=result["sample"],

@@ -114,6 +114,21 @@ def test_learner_without_logprobs_leaves_no_file(tmp_path: Path, run_dir: Path) 
     assert read_token_rows(tmp_path, 0, samples[0].rollout_id) is None
 
 
+def test_later_passes_over_a_token_change_nothing(tmp_path: Path, run_dir: Path) -> None:
+    (sample,) = samples_of(run_dir, 0)[:1]
+    row = TrainRow(sample=sample, scale=sample.weight, old_logprobs=None)
+    recorder = TokenRecorder([sample])
+    for update in range(2):
+        values = np.full(len(row.trained), float(update), np.float32)
+        report = PassReport(loss=0.0, logprobs=[values], entropies=[values], branch_tokens=9, unique_tokens=9)
+        recorder.add([row], report, updates=update)
+    recorder.write(tmp_path, 3)
+
+    rows = read_token_rows(tmp_path, 3, sample.rollout_id)
+    assert rows is not None
+    assert (rows.logprob.tolist(), rows.update.tolist()) == ([0.0] * 6, [0] * 6)
+
+
 def test_token_page_shows_what_the_trainer_recorded(run_dir: Path) -> None:
     reader = RunReader("run", run_dir)
     trained = next(
