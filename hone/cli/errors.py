@@ -84,4 +84,6 @@ def _system(error: OSError | MemoryError) -> str:
         return "too many open files: raise the limit (ulimit -n 4096), or lower rollout.concurrent_episodes"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission{where}: choose another run_dir, or change the owner of this one"
+    if isinstance(error, TimeoutError) and not error.args:
+        return "an operation took too long, as on a busy machine: run the same command again to continue"
     return f"{error.strerror or _one_line(error)}{where}"
