@@ -74,4 +74,6 @@ def _system(error: OSError | MemoryError) -> str:
         found = re.search(r"\('(?P<host>[^']+)', (?P<port>\d+)", str(error))
         port = f"port {found['port']} of {found['host']}" if found else "the port"
         return f"{port} cannot be used ({os.strerror(errno.EADDRINUSE)}): choose another one with --port"
+    if isinstance(error, TimeoutError) and not error.args:
+        return "an operation took too long, as on a busy machine: run the same command again to continue"
     return f"{error.strerror or _one_line(error)}{where}"

@@ -60,6 +60,7 @@ def test_error_inside_a_task_group_is_reported():
         (OSError(errno.EMFILE, "Too many open files"), "raise the limit (ulimit -n"),
         (OSError(errno.EIO, "Input/output error", "runs/x"), "Input/output error (runs/x)"),
         (MemoryError(), "out of memory: lower engine.max_batch"),
+        (TimeoutError(), "run the same command again"),
     ],
 )
 def test_system_errors_get_advice(error: Exception, said: str):

@@ -110,6 +110,9 @@ class _Plain(ast.NodeTransformer):
             first.context_expr = _pytest(name.removesuffix("regex"), call.args[:1], call.args[1:2])
         return node
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node  # the `self` of a class in a test is not the test's
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         if not isinstance(node.value, ast.Name):

@@ -135,12 +135,21 @@ def _claims(test: str, tree: ast.Module, source: str, shared: Sequence[ast.Modul
 
 def _needs_class(function: _Function, body: Sequence[ast.stmt]) -> bool:
     """Return whether a test uses more of its class than assertions and what is set before it."""
-    selves = {id(n.value) for n in ast.walk(function) if isinstance(n, ast.Attribute)}
-    used = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute) and _is_self(n.value)}
+    nodes = list(_outside_classes(function))
+    selves = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
+    used = {n.attr for n in nodes if isinstance(n, ast.Attribute) and _is_self(n.value)}
     known = set[str]().union(*map(_bound, body))
     assertions = {name for name in used if name.lower().startswith("assert") or name == "subTest"}
-    bare = any(_is_self(n) and id(n) not in selves for n in ast.walk(function))
+    bare = any(_is_self(n) and id(n) not in selves for n in nodes)
     return bare or not used <= known | assertions
+
+
+def _outside_classes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and those in it, without classes, whose `self` is another."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.ClassDef):
+            yield from _outside_classes(child)
 
 
 def _is_self(node: ast.AST) -> bool:

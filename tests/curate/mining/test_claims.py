@@ -1,5 +1,8 @@
+import ast
+
 import pytest
 
+from hone.curate.mining.assertions import plain_statements
 from hone.curate.mining.claims import find_claims, join
 
 TESTS = '''
@@ -213,3 +216,16 @@ def test_subtests_are_plain_loops():
 
 def test_file_of_another_python_has_no_claims():
     assert find_claims({"t.py": "print 1\n\ndef test_a():\n    assert 1\n"}, ["t.py::test_a"], {}) == {}
+
+
+def test_class_inside_of_a_test_keeps_its_self():
+    source = (
+        "class TestIt(TestCase):\n    def test_it(self):\n        class Box:\n"
+        "            def __init__(self, size):\n                self.size = size\n"
+        "        self.assertEqual(Box(3).size, 4)\n"
+    )
+    (statement, check) = plain_statements(ast.parse(source).body[0].body[0].body)
+    assert "self.size = size" in ast.unparse(statement)
+    assert ast.unparse(check) == "assert Box(3).size == 4"
+    (claim,) = find_claims({"t.py": source}, ["t.py::TestIt::test_it"], {})["t.py::TestIt::test_it"]
+    assert "self.size = size" in claim.code
