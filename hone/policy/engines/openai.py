@@ -62,7 +62,7 @@ class OpenAIChat:
             raise EngineError(
                 f"{self._http.url} gave no chat completion ({error!r}): see engine.urls, which ends in /v1"
             ) from error
-        usage: dict[str, Any] = answer.get("usage") or {}
+        usage: Mapping[str, Any] = answer.get("usage") or {}
         if usage.get("completion_tokens") == 0:
             raise EngineError(
                 f"{self._http.url} returned no tokens: check that {self._settings.model_name} is a language "
