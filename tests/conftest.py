@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(
         elif _uses_an_engine(item):  # one worker starts the container engines for all
             item.add_marker(pytest.mark.xdist_group("engines"))
         elif not item.get_closest_marker("xdist_group"):  # fixtures of a module are made once
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE).with_suffix(""))))
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE.parent).with_suffix(""))))
     if config.getoption("--fast"):
         fast = [item for item in items if _rank(item) == len(NOT_FAST)]
         config.hook.pytest_deselected(items=[item for item in items if _rank(item) < len(NOT_FAST)])

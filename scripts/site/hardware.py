@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-import plans  # noqa: E402 - of benchmarks/
+import plans  # noqa: E402  # pyright: ignore[reportMissingImports] - of benchmarks/
 
 from hone.config import RunSettings, resolve  # noqa: E402
 from hone.config.device_plan import DevicePlan, MachinePlan, plan_devices  # noqa: E402

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -60,10 +61,10 @@ def sections() -> Iterator[tuple[str, list[Path]]]:
         yield "More", list(rest.values())
 
 
-def navigation(generated: dict[str, str]) -> list[dict[str, object]]:
+def navigation(generated: dict[str, str]) -> list[dict[str, Any]]:
     """Return mkdocs' `nav`. `generated`: the titles of the reference's pages by their files."""
     paths = [DOCS / "paths" / f"{name}.md" for name in PATHS]
-    menu: list[dict[str, object]] = [
+    menu: list[dict[str, Any]] = [
         {"Home": "index.md"},
         {"Paths": [{title(path): path.relative_to(DOCS).as_posix()} for path in paths]},
     ]

@@ -19,9 +19,9 @@ from hone.config import RunSettings, resolve, walk
 from tests.docs.blocks import DOCS, PAGES, ROOT, RUNNABLE, Block, all_blocks, hone_commands
 
 sys.path.insert(0, str(ROOT / "scripts" / "site"))
-import hardware
-import navigation
-import reference
+import hardware  # pyright: ignore[reportMissingImports]
+import navigation  # pyright: ignore[reportMissingImports]
+import reference  # pyright: ignore[reportMissingImports]
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 BLOCKS = all_blocks()
