@@ -22,6 +22,9 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 TIMEOUT_S = 1200.0
 CARD = {"id": "big-model", "object": "model", "owned_by": "unknown"}
 TINY = [f"{name}={SMALL[name]}" for name in SMALL if name not in ("train.steps", "rollout.rewards")]
+# so small a model resolves nothing; outcomes that differ in worth give it a gradient all the same
+WORTH = {"unresolved": -0.2, "no_patch": -0.6, "format_limit": -0.7, "context_limit": -0.8}
+TINY += [f"rollout.rewards.{outcome}={reward}" for outcome, reward in WORTH.items()]
 
 
 def example(name: str, *arguments: object, cwd: Path = ROOT, **env: str) -> str:

@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ import hone
 
 HEAVY = ("torch", "transformers", "pydantic", "pyarrow", "numpy", "rich", "typer", "asyncio", "starlette")
 CHECKED = ("load_tasks", "sandbox", "run", "grade", "evaluate", "train", "read_run", "__version__")
+
+PUBLIC: list[str] = vars(hone)["__all__"]
 
 
 def python(code: str) -> str:
@@ -33,8 +36,8 @@ def test_import_loads_no_other_module_of_hone():
 
 
 def test_public_names_exist_and_are_documented():
-    assert set(CHECKED) <= set(hone.__all__) <= set(dir(hone))
-    for name in hone.__all__:
+    assert set(CHECKED) <= set(PUBLIC) <= set(dir(hone))
+    for name in PUBLIC:
         assert getattr(hone, name).__doc__, name
 
 
@@ -46,7 +49,7 @@ def test_unknown_name_is_an_attribute_error():
 def test_stub_has_the_names_of_the_module():
     stub = ast.parse(Path(hone.__file__).with_suffix(".pyi").read_text())
     names = {alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert names | {"__version__"} == set(hone.__all__)
+    assert names | {"__version__"} == set(PUBLIC)
 
 
 @pytest.mark.parametrize("name", ["evaluate", "sandbox", "train"])
@@ -54,8 +57,7 @@ def test_package_is_called_as_the_function_of_its_name(name: str):
     from hone.front_door import jobs, sandboxes
 
     function = {"evaluate": jobs.evaluate, "sandbox": sandboxes.sandbox, "train": jobs.train}[name]
-    package = getattr(hone, name)
-    assert inspect.ismodule(package)
+    package: Any = getattr(hone, name)
     assert package is sys.modules[f"hone.{name}"]
     assert inspect.signature(package) == inspect.signature(function)
     assert function.__doc__ is not None
