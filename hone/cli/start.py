@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hone.cli.errors import FAILED
 from hone.cli.options import (
     JsonOption,
     ProviderOption,
@@ -95,7 +96,7 @@ def start(
     )
     started = run_with_progress(lambda reporter: run(settings, job, reporter))
     _print(started, job.out, path, model, as_json=as_json)
-    return 0
+    return FAILED if started.nothing_learnt and model is not None else 0
 
 
 def _print(started: Started, out: Path, path: str, model: str | None, *, as_json: bool) -> None:
@@ -118,7 +119,7 @@ def _print(started: Started, out: Path, path: str, model: str | None, *, as_json
             if started.baseline
             else None,
             "trained": _trained(started),
-            "not trained": started.why_not or None,
+            "not trained": started.why_not or started.nothing_learnt or None,
             "time": f"{started.minutes:.1f} min",
         }
     )
@@ -162,7 +163,7 @@ def _as_json(started: Started, out: Path, following: str) -> dict[str, Any]:
         "baseline": baseline and {name: baseline[name] for name in ("resolve_rate", "low", "high", "n")},
         "checkpoint": started.trained and str(started.trained.checkpoint),
         "steps": started.trained and started.trained.steps,
-        "not_trained": started.why_not,
+        "not_trained": started.why_not or started.nothing_learnt,
         "minutes": round(started.minutes, 1),
         "next": following,
     }

@@ -66,7 +66,8 @@ class Started:
     level: str  # of the split; see `hone.tasks.division`
     hardware: Hardware
     baseline: dict[str, Any] | None  # the summary of the evaluation; None: not possible here
-    trained: TrainReport | None  # None: not trained here
+    trained: TrainReport | None  # None: not trained here, or nothing was learnt
+    nothing_learnt: str  # why no step of the training changed a weight; ""
     why_not: str  # why there is no baseline and no training
     minutes: float  # over all starts
 
@@ -108,11 +109,12 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
         settings, hardware = _recipe(job, divided["sets"]["train"], reporter)
         why_not = _cannot_run(settings, hardware)
         baseline = trained = None
+        nothing_learnt = ""
         if why_not:
             reporter.note(f"No baseline and no training here: {why_not}.")
         else:
             baseline = _baseline(job, settings, reporter)
-            trained = _train(settings, reporter)
+            trained, nothing_learnt = _train(settings, reporter)
         return Started(
             tests=len(files.paths),
             mined=made["mined"]["tasks"],
@@ -123,6 +125,7 @@ def start(run: RunSettings, job: StartJob, reporter: Reporter) -> Started:
             hardware=hardware,
             baseline=baseline,
             trained=trained,
+            nothing_learnt=nothing_learnt,
             why_not=why_not,
             minutes=minutes(),
         )
@@ -302,11 +305,15 @@ def _baseline(job: StartJob, settings: RunSettings, reporter: Reporter) -> dict[
     return evaluate(settings, reporter, out=job.out / "baseline")
 
 
-def _train(settings: RunSettings, reporter: Reporter) -> TrainReport:
-    """Train, or continue; return the report."""
+def _train(settings: RunSettings, reporter: Reporter) -> tuple[TrainReport | None, str]:
+    """Train, or continue; return the report, or why no step changed a weight."""
     from hone.launch.train import train  # loads torch, which the stages before do not need
+    from hone.train.errors import NothingLearnt
 
-    return train(settings, reporter)
+    try:
+        return train(settings, reporter), ""
+    except NothingLearnt as error:
+        return None, str(error)
 
 
 async def _start_model(settings: RunSettings, reporter: Reporter) -> Path:

@@ -7,6 +7,10 @@ class TrainError(HoneError):
     """Training cannot continue."""
 
 
+class NothingLearnt(TrainError):
+    """A training is finished, and no step changed a weight."""
+
+
 class StaleSample(TrainError):
     """A token was not sampled by the weights of its step."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hone.outcomes import Outcome
-from hone.train.errors import TrainError
+from hone.train.errors import NothingLearnt
 from hone.train.metrics import read_metrics
 
 ADVICE: Mapping[str, str] = {
@@ -56,7 +56,7 @@ def check_idle(metrics: Mapping[str, float], step: int, limit: int) -> str | Non
 def require_trained(run_dir: Path) -> str | None:
     """Return how many of the run's steps trained nothing, and why the last of them; None if all trained.
 
-    Raises TrainError if no step trained anything.
+    Raises NothingLearnt if no step trained anything.
     """
     steps = read_metrics(run_dir)
     idle = [metrics for metrics in steps if not metrics["optimizer_steps"]]
@@ -64,7 +64,7 @@ def require_trained(run_dir: Path) -> str | None:
         return None
     reason = idle_reason({name: value or 0 for name, value in idle[-1].items()})  # null: not finite
     if len(idle) == len(steps):
-        raise TrainError(
+        raise NothingLearnt(
             f"nothing was learnt: none of the {len(steps)} steps in {run_dir} changed a weight; in the last, "
             f"{reason}"
         )

@@ -109,11 +109,11 @@ def test_repository_without_tests_is_refused_and_told_of_changes(hone: Hone, tmp
 
 def test_folder_of_another_run_is_refused(hone: Hone, tmp_path: Path) -> None:
     project = Project(tmp_path / "shop")
-    Journal(tmp_path / "out" / "start.jsonl", {"limit": 3})
+    Journal(tmp_path / "out" / "start.jsonl", {"limit": 3}).put("minutes", 1.0)
     code, _, err = hone("start", project.folder, "-o", tmp_path / "out", "--limit", "4")
     assert code == 1
-    assert "start.jsonl belongs to another run, which differs in" in err
-    assert "limit (3 there, 4 here)" in err
+    assert "start.jsonl belongs to another run (" in err
+    assert "limit: 4 here, 3 in start.jsonl" in err
 
 
 def test_wrong_model_or_setting_is_refused_before_anything_else(hone: Hone, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_error_names_a_file_that_is_no_ledger(tmp_path: Path):
     other = tmp_path / "other"
     other.mkdir()
     sqlite3.connect(other / "ledger.sqlite").execute("PRAGMA user_version = 99")
-    with pytest.raises(LedgerError, match="not a ledger of this version"):
+    with pytest.raises(LedgerError, match="has format 99, and this version of Hone reads format"):
         Ledger.open(other)
 
 
