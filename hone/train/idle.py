@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hone.outcomes import Outcome
-from hone.train.errors import NothingLearnt
+from hone.train.errors import NothingLearnt, TrainError
 from hone.train.metrics import read_metrics
 
 ADVICE: Mapping[str, str] = {
