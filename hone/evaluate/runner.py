@@ -29,7 +29,7 @@ from hone.types import Task, Trajectory
 from hone.utils.concurrency import run_in_thread, task_group
 from hone.utils.differences import differences
 from hone.utils.errors import writing
-from hone.utils.files import write_file
+from hone.utils.files import check_writable, write_file
 
 RESULTS, SUMMARY, REPORT, SWEEP = "results.jsonl", "summary.json", "report.html", "sweep.json"
 PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
@@ -110,7 +110,12 @@ async def evaluate(
 
 
 def require_own(out: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
-    """Raise EvaluateError when a directory holds results of another evaluation, or any and not `resume`."""
+    """Raise EvaluateError when a directory holds results of another evaluation, or any and not `resume`.
+
+    Also when it cannot be written.
+    """
+    with writing(out, EvaluateError):
+        check_writable(out)
     if not any((folder / RESULTS).is_file() for folder in (out, *out.glob("temperature-*"))):
         return
     path = out / IDENTITY

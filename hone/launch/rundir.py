@@ -11,7 +11,7 @@ from hone.policy.settings import ModelSettings
 from hone.tasks.errors import first_few
 from hone.utils.differences import differences
 from hone.utils.errors import writing
-from hone.utils.files import replace_file, write_file
+from hone.utils.files import check_writable, replace_file, write_file
 
 CONFIG = "config.toml"
 
@@ -33,7 +33,12 @@ def claim(settings: RunSettings) -> None:
 
 
 def require_own(settings: RunSettings) -> None:
-    """Raise ConfigError if the run directory belongs to another recipe; it need not exist."""
+    """Raise ConfigError if the run directory belongs to another recipe or cannot be written.
+
+    It need not exist.
+    """
+    with writing(settings.run_dir, ConfigError):
+        check_writable(settings.run_dir)
     path = settings.run_dir / CONFIG
     if not path.is_file():
         return

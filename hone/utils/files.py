@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,16 @@ from pathlib import Path
 def default_cache_dir() -> Path:
     """Return $XDG_CACHE_HOME/hone, else ~/.cache/hone."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hone"
+
+
+def check_writable(directory: Path) -> None:
+    """Raise the OSError that writing below `directory` would raise; nothing is made."""
+    absolute = directory.absolute()
+    there = next(path for path in (absolute, *absolute.parents) if path.exists())
+    problem = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
+    problem = problem if there.is_dir() else errno.ENOTDIR
+    if problem:
+        raise OSError(problem, os.strerror(problem), str(directory))
 
 
 @contextmanager

@@ -259,7 +259,7 @@ def test_conversations_are_cut_to_the_context(hone: Hone, six: Path, model: Path
         (["--agent", "blackbox"], "did you mean blackbox:codex?", 2),
         (["--agent", "blackbox:qwen"], "did you mean blackbox:qwen-code?", 2),
         (["--provider", "dockr"], "'dockr' is not one of 'namespaces', 'docker', 'pool'", 2),
-        (["--tasks", "gone.jsonl"], "missing prerequisites: the tasks, in gone.jsonl: hone tasks import", 2),
+        (["--tasks", "gone.jsonl"], "prerequisites: the tasks, in gone.jsonl: see hone tasks import", 2),
         (["--ids", "gone.txt"], "cannot read ids from gone.txt: No such file or directory", 1),
         (["--agent", "bash", "--temperature", "hot"], "--temperature: sampling.temperature = 'hot': ", 2),
         (["--agent", "noop", "--temperature", "0"], "--temperature has no effect: the agent noop is", 2),
