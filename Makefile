@@ -21,7 +21,7 @@ quickstart: install ## Train a small model to fix bugs in real sandboxes, on thi
 
 test: install lint ## Lint, types, import floors, and the tests of every part; minutes
 	@scripts/install-services.sh
-	$(PYTEST) -m "not sglang and not full" -n 4 $(GROUPED) --durations=200
+	$(PYTEST) -m "not sglang and not full" -n 4 $(GROUPED) --durations=15
 
 test-full: install lint ## Everything: every provider, chaos, soak, engines; no limit on time
 	@scripts/install-services.sh --full
