@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,11 +71,15 @@ def test_pages_of_a_running_training_are_sound_and_follow_it(
         line = training(server, state="running")
         assert line is not None, "the training ended before a page was read"
         rollout = stored_rollout(server, line["name"])
-        for name, address in addresses(server, line["name"], rollout):
-            reader.visit(address, f"live-{name}")
-        reader.page.goto(f"{server}/runs/{line['name']}")
-        before = reader.page.inner_text("[data-part=cards]")
-        reader.page.evaluate("scrollTo(0, 400)")
+        quickstart.send_signal(signal.SIGSTOP)  # it waits, so that it cannot end while the pages are read
+        try:
+            for name, address in addresses(server, line["name"], rollout):
+                reader.visit(address, f"live-{name}")
+            reader.page.goto(f"{server}/runs/{line['name']}")
+            before = reader.page.inner_text("[data-part=cards]")
+            reader.page.evaluate("scrollTo(0, 400)")
+        finally:
+            quickstart.send_signal(signal.SIGCONT)
         reader.page.wait_for_function(
             "before => document.querySelector('[data-part=cards]').innerText !== before", arg=before
         )
