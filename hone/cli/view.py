@@ -14,7 +14,7 @@ from hone.cli.errors import UsageError
 from hone.cli.servers import HostOption, TokenFileOption, read_token_file, run_server
 
 if TYPE_CHECKING:
-    from hone.view.web.pages import Library
+    from hone.view.library import Library
 
 PORT = 8420
 DEFAULT = Path("runs")

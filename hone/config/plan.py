@@ -5,8 +5,9 @@ Tokens and memory are upper bounds; nothing is loaded or started.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ from hone.policy.settings import (
 from hone.tasks.files import is_missing
 from hone.tasks.settings import SelectSettings, TasksSettings
 from hone.tasks.sources import CURRICULUM, load_splits
+from hone.tasks.splits import Splits
 from hone.train.ranks.calls import ADDRESS, KEY
 from hone.types import Task
 from hone.utils.devices import Devices, find_devices
@@ -82,7 +84,8 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     A task file that does not exist is listed in `missing`, a hub model that is not cached in `downloads`.
     """
     shape, model = policy_shape(settings, command)
-    sizes = _set_sizes(settings, command)
+    load = functools.cache(lambda: load_splits(settings.tasks))
+    sizes = _set_sizes(settings, command, load)
     steps, rollouts = _work(settings, command, sizes)
     others = {
         name: f"{policy_shape(other, 'eval')[1]}, {_engine(other)}"
@@ -91,7 +94,7 @@ def make_plan(settings: RunSettings, command: Command, devices: Devices | None =
     sandboxes = settings.rollout.sandboxes_at_once if command in SAMPLING else 0
     found = devices_of_run(settings, find_devices()) if devices is None else devices
     machine = plan_devices(settings, command, found)
-    long, none_fits = prompt_problem(settings, command, lambda: _some_tasks(settings, command))
+    long, none_fits = prompt_problem(settings, command, lambda: _some_tasks(settings, command, load))
     warnings = (cpu_problem(settings, command, found, machine), "" if none_fits else long)
     return Plan(
         run_dir=settings.run_dir,
@@ -208,7 +211,7 @@ def _missing_sources(tasks: TasksSettings) -> list[str]:
     return [each for each in named if is_missing(each)]
 
 
-def _set_sizes(settings: RunSettings, command: Command) -> dict[str, int]:
+def _set_sizes(settings: RunSettings, command: Command, load: Callable[[], Splits]) -> dict[str, int]:
     """Return the number of tasks of each split; 0 for a missing task file.
 
     Raises TaskError for tasks of the command that cannot be graded.
@@ -216,9 +219,8 @@ def _set_sizes(settings: RunSettings, command: Command) -> dict[str, int]:
     tasks = settings.tasks
     if any(_missing_sources(tasks)):
         return dict.fromkeys(("train", "validation", "test", "test_unseen"), 0)
-    files = tasks.evaluation or tasks.validation_source
-    if tasks.source != CURRICULUM or files or tasks.select != SelectSettings():
-        splits = load_splits(tasks)
+    if not _is_curriculum(tasks):
+        splits = load()
         used = _used_splits(settings, command)
         check_gradeable(task for name, members in splits.named() if name in used for task in members)
         return {name: len(members) for name, members in splits.named()}
@@ -231,13 +233,21 @@ def _used_splits(settings: RunSettings, command: Command) -> tuple[str, ...]:
     return (settings.evaluate.split,) if command == "eval" else ("train", "validation")
 
 
-def _some_tasks(settings: RunSettings, command: Command) -> list[Task]:
+def _is_curriculum(tasks: TasksSettings) -> bool:
+    """Return whether all tasks are generated and used, so that their number needs none of them."""
+    files = tasks.evaluation or tasks.validation_source
+    return tasks.source == CURRICULUM and not files and tasks.select == SelectSettings()
+
+
+def _some_tasks(settings: RunSettings, command: Command, load: Callable[[], Splits]) -> list[Task]:
     """Return the tasks of the command; of the curriculum, only the first ones."""
     tasks = settings.tasks
     if any(_missing_sources(tasks)):
         return []
-    if tasks.source == CURRICULUM:
+    if _is_curriculum(tasks):
         few = {name: min(getattr(tasks, name), _FEW) for name in ("train", "validation", "test", "unseen")}
-        tasks = tasks.model_copy(update=few)
+        splits = load_splits(tasks.model_copy(update=few))
+    else:
+        splits = load()
     used = _used_splits(settings, command)
-    return [task for name, members in load_splits(tasks).named() if name in used for task in members]
+    return [task for name, members in splits.named() if name in used for task in members]

@@ -21,17 +21,24 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-@functools.cache
-def _environment() -> jinja2.Environment:
+def make_environment(package: str) -> jinja2.Environment:
+    """Return an environment with the templates of a package, which escapes every printed value."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hone.evaluate"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, duration=duration, percent=percent, short=short, link=_link)
+    environment.filters.update(number=number, duration=duration, percent=percent, short=short)
+    return environment
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = make_environment("hone.evaluate")
+    environment.filters["link"] = _link
     return environment
 
 

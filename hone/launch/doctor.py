@@ -16,7 +16,7 @@ from hone.launch.engine import find_endpoint
 from hone.policy.engine import EngineError
 from hone.sandbox.contract import Check
 from hone.utils.devices import DeviceError, Devices, find_devices, host_memory_gib
-from hone.utils.files import default_cache_dir
+from hone.utils.files import default_cache_dir, nearest_existing
 
 LITTLE_MEMORY_GIB = 4.0
 LITTLE_DISK_GIB = 10.0
@@ -112,7 +112,7 @@ def _memory(gib: float) -> Check:
 
 def _disk(name: str, path: Path) -> Check:
     """Check the file system that holds, or would hold, `path`."""
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    there = nearest_existing(path)
     gib = shutil.disk_usage(there).free / 2**30
     detail = f"{gib:.1f} GiB free at {there}"
     if gib >= LITTLE_DISK_GIB:

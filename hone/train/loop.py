@@ -110,11 +110,11 @@ async def _train(run: TrainRun) -> None:
             if run.distill is not None:
                 samples, scored = await run.distill(samples)
                 metrics |= scored
+            recorder = TokenRecorder(samples)
             async with run.while_training():
                 with run.busy.trainer.use():
-                    recorder = TokenRecorder(samples)
                     metrics |= await train_step(run.trainer, samples, step, recorder)
-                await run_in_thread(recorder.write, run.run_dir, step)
+            await run_in_thread(recorder.write, run.run_dir, step)
             metrics |= {"wait_s": waited, **run.busy.shares(), **run.metrics_of_rollouts()}
             metrics |= count_idle(metrics, idle)
             idle = int(metrics["idle_steps"])

@@ -17,10 +17,15 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hone"
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return the path, or the nearest directory above it that exists, as an absolute path."""
+    absolute = path.absolute()
+    return next(each for each in (absolute, *absolute.parents) if each.exists())
+
+
 def check_writable(directory: Path) -> None:
     """Raise the OSError that writing below `directory` would raise; nothing is made."""
-    absolute = directory.absolute()
-    there = next(path for path in (absolute, *absolute.parents) if path.exists())
+    there = nearest_existing(directory)
     problem = 0 if os.access(there, os.W_OK | os.X_OK) else errno.EACCES
     problem = problem if there.is_dir() else errno.ENOTDIR
     if problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from math import isfinite
@@ -12,6 +13,11 @@ from typing import Any
 import numpy as np
 
 _PLAIN = {str, int, bool, type(None)}
+
+
+def to_json(value: Any) -> str:
+    """Return records as JSON in ASCII: a lone surrogate, which UTF-8 does not have, stays an escape."""
+    return json.dumps(json_ready(value), separators=(",", ":"))
 
 
 def json_ready(value: Any) -> Any:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
 from hone.cli import main
+
+Hone = Callable[..., tuple[int, str, str]]  # arguments -> exit code, stdout, stderr: the fixture `hone`
 
 
 def hone(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -8,18 +8,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hone.agents as hone_agents
-from hone.cli import main
 from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
 from hone.rollout.store import load
 from hone.tasks.formats import save
+from tests.cli.in_process import Hone
 from tests.e2e.small_run import REPOSITORY
 from tests.evaluate.pages import read
 from tests.grading.calc import BUGGY, GOLD, OLD_TEST, TEST_PATCH, git
@@ -27,20 +26,8 @@ from tests.rollout.real import tasks
 
 pytestmark = pytest.mark.sandbox
 
-Hone = Callable[..., tuple[int, str, str]]
 # The scripted agents, and a model that has learned nothing, work in the scaffold of the small tasks.
 SMALL = ("--set", "agent.prompts=tiny", "--set", "sandbox.memory_mib=512")
-
-
-@pytest.fixture
-def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hone:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hone", *map(str, arguments)])
-        code = main()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")

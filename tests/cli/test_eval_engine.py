@@ -19,11 +19,10 @@ from hone.policy.engine import EngineError
 from hone.rollout.store import load
 from hone.tasks.formats import save
 from tests.cli.endpoint import endpoint
-from tests.cli.test_eval import SMALL, Hone, hone, rows
+from tests.cli.in_process import Hone
+from tests.cli.test_eval import SMALL, rows
 from tests.evaluate.pages import read
 from tests.rollout.real import SCAFFOLD, gold, tasks
-
-__all__ = ["hone"]
 
 TEXT = {"id": "big-model", "object": "model", "owned_by": "unknown"}
 

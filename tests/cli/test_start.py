@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hone.cli import main
 from hone.curate.journal import Journal
 from hone.tasks.formats import save
 from hone.tasks.sources import load_all
+from tests.cli.in_process import Hone
 from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
 from tests.tasks.test_division import seeded
-
-Hone = Callable[..., tuple[int, str, str]]
 
 NAMES = """\
 def title(name):
@@ -44,17 +40,6 @@ class NamesTest(unittest.TestCase):
         self.assertEqual(shorten("a long name of a thing"), "a long ...")
         self.assertEqual(shorten("short"), "short")
 """
-
-
-@pytest.fixture
-def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hone:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hone", *map(str, arguments)])
-        code = main()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
 
 
 def refusal(hone: Hone, path: str | Path, out: Path) -> str:

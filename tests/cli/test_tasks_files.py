@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hone.cli import main
 from hone.tasks.files import read_rows, write_rows
 from hone.tasks.published import instance_list
+from tests.cli.in_process import Hone
 from tests.tasks.test_formats_rows import KODCODE, ROWS, SWE
-
-Hone = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def hone(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hone:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hone", *map(str, arguments)])
-        code = main()
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
 
 
 def some_rows(number: int) -> list[dict[str, Any]]:

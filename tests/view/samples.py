@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hone.types import Call, FinalScore, Judgement, Signal, TestStatus, Vote
 from hone.view.errors import NotFound
+from hone.view.library import Library
 from hone.view.records import (
     ComparisonPage,
     Difference,
@@ -38,6 +39,7 @@ from hone.view.records import (
 
 SCRIPT = "<script>alert(1)</script>"
 EVIL = f"{SCRIPT}\"'><img src=x onerror=alert(2)>\u202e\x1b[31m</script>]]>{{{{ 7*7 }}}}"
+TEXT = f"{EVIL}\udc80"  # of a program, whose bytes are no UTF-8
 """A text that tries to leave every context: element, attribute, data block, template, terminal."""
 TASK = f"owner/name #1 {EVIL}"
 
@@ -90,19 +92,19 @@ def series(name: str, count: int = 12) -> Series:
 def turn(index: int) -> TurnView:
     return TurnView(
         role="assistant",
-        text=EVIL,
-        reasoning=EVIL,
+        text=TEXT,
+        reasoning=TEXT,
         calls=(EVIL,),
         index=index,
-        action=EVIL,
+        action=TEXT,
         exit_code=1,
-        observation=EVIL,
+        observation=TEXT,
         begins=0.1,
         seconds=0.5,
         tokens=40,
         node=1,
         judgement=Judgement(
-            step_index=index, votes=(Vote(score=1.0, latency_ms=3.0, raw_text=EVIL, ok=True),)
+            step_index=index, votes=(Vote(score=1.0, latency_ms=3.0, raw_text=TEXT, ok=True),)
         ),
         reward=0.5,
         signals=(EVIL,),
@@ -131,8 +133,8 @@ def node(index: int, parent: int | None, *, sampled: bool, texts: tuple[str, ...
     )
 
 
-class HandMade:
-    """A `Library`. Runs: `first` (running), `second`, `evaluated`."""
+class HandMade(Library):
+    """Runs: `first` (running), `second`, `evaluated`."""
 
     def __init__(self, rollouts: int = 3) -> None:
         self.state = RunState.RUNNING
@@ -170,7 +172,7 @@ class HandMade:
                 OutcomeSteps(outcome="resolved", fault="none", counts={0: 3, 1: 4}, total=7),
                 OutcomeSteps(outcome=EVIL, fault="policy", counts={0: 1}, total=1),
             ),
-            events=(Event(at=1.7e9, kind="fault", text=EVIL, rollout="r-0", step=1),),
+            events=(Event(at=1.7e9, kind="fault", text=TEXT, rollout="r-0", step=1),),
             running=(Running(rollout_id=EVIL, task_id=TASK, group_id=f"group/{EVIL}", since=1.7e9),),
             set_aside={TASK: EVIL},
             bottleneck=EVIL,
@@ -194,14 +196,14 @@ class HandMade:
     def rollout(self, name: str, directory: str) -> RolloutPage:
         self._known(name, directory)
         tests = (
-            TestLine(name=EVIL, status=TestStatus.FAILED, kind="fail_to_pass", why=EVIL, excerpt=EVIL),
+            TestLine(name=EVIL, status=TestStatus.FAILED, kind="fail_to_pass", why=EVIL, excerpt=TEXT),
             TestLine(name="test_ok", status=TestStatus.PASSED, kind="", why="", excerpt=""),
         )
         return RolloutPage(
             row=row(directory=directory),
-            error=EVIL,
-            turns=(TurnView(role=EVIL, text=EVIL), turn(0), replace(turn(1), action=None)),
-            patch=(DiffLine(kind="file", text=EVIL), DiffLine(kind="added", text="+" + EVIL)),
+            error=TEXT,
+            turns=(TurnView(role=EVIL, text=TEXT), turn(0), replace(turn(1), action=None)),
+            patch=(DiffLine(kind="file", text=TEXT), DiffLine(kind="added", text="+" + TEXT)),
             verdict=VerdictView(
                 resolved=False,
                 applied=False,
@@ -209,7 +211,7 @@ class HandMade:
                 tampered=EVIL,
                 tests=tests,
                 controls={"planned": 2, "failed": 1, "passed": 1},
-                log=EVIL,
+                log=TEXT,
                 seconds=1.5,
             ),
             lanes=(

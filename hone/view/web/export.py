@@ -8,10 +8,11 @@ from pathlib import Path
 
 from hone.utils.errors import HoneError, writing
 from hone.view.errors import NotFound
+from hone.view.library import Library
 from hone.view.records import EvaluationPage, Filter, RolloutRow, RunKind, RunLine
 from hone.view.web.html import ASSETS, render
 from hone.view.web.links import Links, file_of, page_path
-from hone.view.web.pages import COMPARED, PAGES, Asked, Library
+from hone.view.web.pages import COMPARED, PAGES, Asked
 from hone.view.web.server import read_asset
 
 ALL = 1_000_000  # rows of an exported table, which is not cut into pages

@@ -5,40 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from hone.outcomes import Outcome
+from hone.view.library import Library
 from hone.view.records import (
-    ComparisonPage,
     EvaluationPage,
     Filter,
-    GroupPage,
-    RolloutPage,
-    RolloutTable,
     RunLine,
     RunPage,
     RunState,
-    TaskPage,
-    TokenPage,
 )
 from hone.view.web import charts, compact
 from hone.view.web.query import BadQuery, read_filter, read_first, write_filter
 
 PER_PAGE = 100  # rollouts of a table on the server
 COMPARED = (2, 6)  # runs of a comparison: at least, at most
-
-
-class Library(Protocol):
-    """Where records come from; see `hone.view.library`. Every method may raise HoneError."""
-
-    def runs(self) -> Sequence[RunLine]: ...
-    def run(self, name: str) -> RunPage | EvaluationPage: ...
-    def rollouts(self, name: str, chosen: Filter, first: int, count: int) -> RolloutTable: ...
-    def rollout(self, name: str, directory: str) -> RolloutPage: ...
-    def tokens(self, name: str, directory: str) -> TokenPage: ...
-    def group(self, name: str, group_id: str) -> GroupPage: ...
-    def task(self, name: str, task_id: str) -> TaskPage: ...
-    def compare(self, names: Sequence[str]) -> ComparisonPage: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

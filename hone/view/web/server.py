@@ -28,10 +28,12 @@ from hone.utils.http_server import (
     stop_event,
 )
 from hone.view.errors import NotFound
+from hone.view.library import Library
+from hone.view.values import to_json
 from hone.view.web import access
-from hone.view.web.html import ASSETS, render, to_json
+from hone.view.web.html import ASSETS, render
 from hone.view.web.links import Links
-from hone.view.web.pages import PAGES, Asked, Library, Page
+from hone.view.web.pages import PAGES, Asked, Page
 from hone.view.web.query import BadQuery
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -101,7 +103,7 @@ def _endpoint(
         asked = Asked(path=request.path_params, query=request.query_params.multi_items())
         page = make(library, asked)
         if as_json:
-            return _answer(request, to_json(page.record), "application/json")
+            return _answer(request, to_json(page.record).encode(), "application/json")
         links = Links(request.url.path)
         text = render(page.template, links, live=page.live, **page.values)
         return _answer(request, text.encode("utf-8", "replace"), "text/html")
