@@ -22,7 +22,8 @@ from tests.e2e.small_run import SMALL
 pytestmark = [pytest.mark.full, pytest.mark.e2e, pytest.mark.timeout(3600), pytest.mark.xdist_group("pages")]
 
 TIMEOUT_S = 1800.0
-LINKED = ("recipes", "benchmarks", "scripts", "hone", "tests", "docs", "pyproject.toml", "Makefile")
+FOLDERS = ("recipes", "benchmarks", "examples", "scripts", "hone", "tests", "docs")
+FILES = ("pyproject.toml", "constraints.txt", "Makefile", "mkdocs.yml", "README.md", "LICENSE")
 # `make quickstart` with the numbers of a small run.
 QUICKSTART = shlex.join(
     [".venv/bin/hone", "quickstart", "recipes/quickstart.toml"]
@@ -37,7 +38,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory like a checkout after `make install`."""
     folder = tmp_path_factory.mktemp("checkout") / "hone"
     folder.mkdir()
-    for name in LINKED:
+    for name in (*FOLDERS, *FILES):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "runs").mkdir()
