@@ -27,6 +27,8 @@ SMALL = {
     "rollout.rewards": "{ unresolved = -0.2, no_patch = -0.6, format_limit = -0.7, context_limit = -0.8 }",
 }
 
+ROLLOUTS_A_STEP = 2 * 4  # groups_per_step times rollout.group_size
+
 
 def hone(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(

@@ -14,7 +14,7 @@ import pytest
 
 from hone.rollout.ledger import Ledger
 from hone.train.metrics import read_metrics
-from tests.e2e.small_run import HONE, RECIPE, REPOSITORY, sets
+from tests.e2e.small_run import HONE, RECIPE, REPOSITORY, ROLLOUTS_A_STEP, sets
 from tests.policy.engines.real import KINDS, PYTHON
 from tests.waiting import wait_until
 
@@ -91,7 +91,7 @@ def test_a_training_survives_its_server_and_itself_being_killed(
     assert max(gaps) <= 1e-3
     with Ledger.read(run_dir) as ledger:
         balance = ledger.balance()
-    assert (balance.trained + balance.masked, balance.in_flight, balance.steps) == (4 * 4 * 4, 0, 4)
+    assert (balance.trained + balance.masked, balance.in_flight, balance.steps) == (4 * ROLLOUTS_A_STEP, 0, 4)
     assert balance.dispatched == balance.trained + balance.masked + sum(balance.dropped.values())
     assert [path.name for path in (run_dir / "weights").iterdir()] == ["v4"]
     assert not (run_dir / "engine" / "server-0.json").exists()
