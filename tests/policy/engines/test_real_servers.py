@@ -63,12 +63,14 @@ Use = Callable[..., Any]
 def use(kind: Any, url: str, models: list[Path]) -> Use:
     """`use(job, **settings)`: run `job(fleet)` on an engine over the shared server, first weights."""
 
-    def run(job: Callable[[Fleet], Coroutine[Any, Any, Result]], **settings: Any) -> Result:
+    def run(
+        job: Callable[[Fleet], Coroutine[Any, Any, Result]], *, partial: bool = False, **settings: Any
+    ) -> Result:
         async def opened() -> Result:
             wanted = ServerEngineSettings(kind=kind, urls=(url,), **{"context_tokens": CONTEXT, **settings})
             tokenizer = load_tokenizer(models[0])
             named = ModelSettings(path=models[0])
-            async with open_servers(wanted, named, tokenizer, logs=models[0]) as fleet:
+            async with open_servers(wanted, named, tokenizer, logs=models[0], partial=partial) as fleet:
                 await fleet.load_weights(models[0], 0)
                 return await job(fleet)
 
