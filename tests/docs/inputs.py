@@ -9,6 +9,31 @@ from pathlib import Path
 
 from tests.curate.mining.projects import BASE, FIXED, TESTS
 
+# More functions with tests, so that there is something to seed bugs in.
+NAMES = """\
+def title(name):
+    words = [word for word in name.split(" ") if word]
+    return " ".join(word[:1].upper() + word[1:] for word in words)
+
+
+def shorten(name, length=10, end="..."):
+    if len(name) <= length:
+        return name
+    return name[: length - len(end)] + end
+"""
+TESTS_OF_NAMES = """\
+from shop.names import shorten, title
+
+
+def test_title():
+    assert title("red  apple") == "Red Apple"
+
+
+def test_shorten():
+    assert shorten("a long name of a thing") == "a long ..."
+    assert shorten("short") == "short"
+"""
+
 
 def tasks(folder: Path) -> None:
     """Two generated tasks in `tasks.jsonl`, and a wrong patch of one as predictions in `preds.jsonl`."""
@@ -34,7 +59,7 @@ def project(folder: Path) -> None:
     if not made.exists():
         made.mkdir()
         git(made, "init", "--quiet", "--initial-branch=main")
-        commit(made, "Begin", BASE)
+        commit(made, "Begin", {**BASE, "shop/names.py": NAMES, "tests/test_names.py": TESTS_OF_NAMES})
         commit(made, "Count the first price, too", {"shop/prices.py": FIXED, "tests/test_prices.py": TESTS})
 
 
@@ -60,5 +85,6 @@ INPUTS: dict[str, Callable[[Path], None]] = {
     "14-mining.md": project,
     "15-mutation.md": project,
     "27-harbor.md": harbor_tasks,
+    "34-start.md": project,
     "train.md": project,
 }
