@@ -1,4 +1,4 @@
-"""The reference pages, made from the code: settings, commands, outcomes, and the Python front door."""
+"""The reference pages, made from the code: settings, commands, outcomes, metrics, the Python front door."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+from metric_names import metrics_page
+
 import hone
 from hone.config import RunSettings, walk
 from hone.config.fields import Setting
@@ -289,6 +292,7 @@ PAGES: dict[str, Page] = {
     "reference/settings.md": Page(title="Settings", text=settings_page),
     "reference/commands.md": Page(title="Commands", text=commands_page),
     "reference/outcomes.md": Page(title="Outcomes", text=outcomes_page),
+    "reference/metrics.md": Page(title="Metrics", text=metrics_page),
 }
 if hasattr(hone, "__all__"):
     PAGES["reference/python.md"] = Page(title="Python", text=python_page)

@@ -13,6 +13,9 @@ import torch
 from hone.train.metrics import read_metrics
 from tests.e2e.small_run import RECIPE, REPOSITORY, TIMEOUT_S, hone, sets
 
+sys.path.insert(0, str(REPOSITORY / "scripts" / "site"))
+import metric_names  # pyright: ignore[reportMissingImports]
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 
@@ -66,6 +69,12 @@ def test_training_changes_the_weights_and_no_demonstration(finished: Path) -> No
     demonstrations = finished / "demonstrations.jsonl"
     assert len(demonstrations.read_bytes().splitlines()) == 40
     assert demonstrations.stat().st_mtime < (finished / "ledger.sqlite").stat().st_mtime
+
+
+def test_reference_of_metrics_explains_each(finished: Path) -> None:
+    records = map(json.loads, (finished / "metrics.jsonl").read_text().splitlines())
+    names = {name for record in records for name in record}
+    assert [name for name in sorted(names) if not metric_names.is_known(name)] == []
 
 
 def test_training_uses_tasks_without_demonstrations(finished: Path) -> None:
