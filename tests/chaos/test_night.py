@@ -55,7 +55,7 @@ class BadNight(ScriptedEngine):
     """Replies, fails, is slow or hangs, by a draw for each call of each session: the same in every run."""
 
     def __init__(self) -> None:
-        super().__init__(lambda number, prompt: self._reply, context_tokens=4000)
+        super().__init__(lambda number, prompt: self._reply, context_tokens=4000, version=0)
         self._reply = ""
         self._calls: Counter[str] = Counter()
 
@@ -95,7 +95,6 @@ def test_every_rollout_of_a_bad_night_is_accounted_for(tmp_path: Path) -> None:
             time_limit_s=DEADLINE_S,
             reply_timeout_s=REPLY_S,
         ) as world:
-            assert engine.version == 0
             groups = await Collector(world.context, ledger, store, seed=1).collect(0, tasks)
             assert world.gateway.sessions == []
         assert [len(group.trajectories) for group in groups] == [SIZE] * GROUPS
