@@ -63,7 +63,8 @@ def _system(error: OSError | MemoryError) -> str:
     """Return the message of an operating-system error, with advice for the common ones."""
     if isinstance(error, MemoryError):
         return "out of memory: lower engine.max_batch or rollout.concurrent_episodes, then run it again"
-    where = f" ({error.filename})" if error.filename else ""
+    path = error.filename2 or error.filename  # of a copy: its target
+    where = f" ({path})" if path else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full{where}: free some space and run the same command again; nothing is lost"
     if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -1,8 +1,8 @@
 """A client that makes one call on a sandbox of a pool: `client_process SETTINGS CALL MARKER`.
 
 It prints a line when the sandbox is ready for the call, makes the call when it reads a line, and prints an
-`Ended` when the call has ended. Commands run `sleep MARKER`, by which they are found; what is uploaded is the
-directory `state_dir` of the settings. It ends when its standard input does, having closed its provider.
+`Ended` when the call has ended. Commands run `sleep MARKER`, by which they are found; what is uploaded is
+`files` in the settings' `state_dir`. It ends when its standard input does, having closed its provider.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ async def prepared(
     """The call, once everything that precedes it is done."""
     if call == "start":
         return lambda: start(provider)
-    sandbox, source = await provider.start(SandboxSpec()), settings.state_dir
-    assert source is not None
+    assert settings.state_dir is not None
+    sandbox, source = await provider.start(SandboxSpec()), settings.state_dir / "files"
     match call:
         case "exec":
             return lambda: execute(sandbox, marker)

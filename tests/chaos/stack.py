@@ -221,9 +221,9 @@ def stack(
         for file, token in ((node_token_file, TOKEN), (token_file, CLIENT_TOKEN)):
             file.write_text(token)
             file.chmod(0o600)
-        for name in ("upload", "pool", "store", *(f"node-{number}/run" for number in range(nodes))):
+        for name in ("client/files", "pool", "store", *(f"node-{number}/run" for number in range(nodes))):
             (folder / name).mkdir(mode=0o700, parents=True)
-        (folder / "upload" / "data").write_bytes(bytes(UPLOAD_BYTES))
+        (folder / "client" / "files" / "data").write_bytes(bytes(UPLOAD_BYTES))
         env = dict(prepare(folder))
         made = [
             _node(folder / f"node-{number}", node_token_file, provider, max_sandboxes, places[0], env)
@@ -236,7 +236,7 @@ def stack(
             pool_token_file=token_file,
             lease_ttl_s=ttl_s,
             queue_timeout_s=queue_s,
-            state_dir=folder / "upload",
+            state_dir=folder / "client",
         )
         whole = Stack(folder=folder, nodes=made, pool=pool, settings=settings, enter=places[2].enter)
         closing.callback(whole.release)

@@ -99,7 +99,7 @@ def test_a_node_whose_disk_is_full_does_not_start_and_says_so_in_a_sentence() ->
                 floor.node.command, env=floor.node.environment(), capture_output=True, text=True, timeout=60
             )
             assert done.returncode != 0
-            assert "No space left" in done.stderr, done.stderr
+            assert f"hone: the disk is full ({disk}/" in done.stderr, done.stderr
             assert "Traceback" not in done.stderr, done.stderr
             assert [path for path in disk.rglob("*") if path.name not in ("hone", "filler")] == []
         floor.node.start()
