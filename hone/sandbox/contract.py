@@ -103,6 +103,7 @@ LIMIT_BOUNDS: Mapping[str, tuple[float, float]] = {  # smallest and largest valu
     "output_kib": (1, 8192),  # both streams fit into one reply of process 1
 }
 TIMEOUT_MAX_S = 7 * 86_400.0  # of one command
+ARGUMENT_MAX = 131_071  # bytes of an argument or a variable; Linux passes no longer one (MAX_ARG_STRLEN)
 PATH_MAX = 4095  # bytes of a path inside a sandbox, as the kernel counts
 
 
@@ -216,6 +217,29 @@ class Command:
     on_output: OnOutput | None
 
 
+def _is_too_long(argument: str) -> bool:
+    """Return whether Linux refuses to pass an argument, or a variable with its name, to any program."""
+    # no character takes more than four bytes
+    return 4 * len(argument) > ARGUMENT_MAX and len(argument.encode("utf-8", "replace")) > ARGUMENT_MAX
+
+
+def _not_started(program: str, reason: str, merge_stderr: bool, on_output: OnOutput | None) -> ExecResult:
+    """Return the result of a command that cannot be started, as a shell reports it."""
+    said = f"sandbox: {program}: {reason}\n".encode("utf-8", "replace")
+    stdout, stderr = (said, b"") if merge_stderr else (b"", said)
+    if on_output is not None:
+        on_output("stdout" if merge_stderr else "stderr", said)
+    return ExecResult(
+        exit_code=126,
+        stdout=stdout,
+        stderr=stderr,
+        stdout_bytes=len(stdout),
+        stderr_bytes=len(stderr),
+        timed_out=False,
+        seconds=0.0,
+    )
+
+
 class Sandbox(ABC):
     """A disposable, isolated environment for commands. Single use: it is never reset."""
 
@@ -252,6 +276,8 @@ class Sandbox(ABC):
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         if not argv or not all(isinstance(a, str) for a in argv):
             raise ValueError(f"a command is a string or a non-empty list of strings, got {command!r}")
+        if any(map(_is_too_long, (*argv, *(f"{name}={value}" for name, value in (env or {}).items())))):
+            return _not_started(argv[0], "Argument list too long", merge_stderr, on_output)
         return await self._exec(
             Command(
                 argv=argv,
