@@ -171,7 +171,9 @@ def test_start_goes_all_the_way_and_continues(
     assert told["tasks"]["seeded"] >= 3
     assert told["sets"]["train"] + told["sets"]["test"] == sum(told["tasks"].values())
     assert told["baseline"]["n"] == told["sets"]["test"]
-    assert Path(told["checkpoint"]).is_dir()
+    assert any((out / "run" / "checkpoints").iterdir())
+    # so small a model may learn nothing from these tasks
+    assert told["checkpoint"] or "nothing was learnt" in told["not_trained"]
     assert told["next"].startswith(f"hone start {project.folder} -o {out}-8b --model ")
     files = {path.name for path in out.iterdir()}
     assert {"tasks.jsonl", "train.jsonl", "test.jsonl", "recipe.toml", "baseline", "run"} <= files
