@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from hone.train.settings import TrainSettings
+from hone.train.settings import LossSettings, TrainSettings
 from hone.train.trainer import policy_trainer
 from hone.types import Sample
 from tests.train.examples import model_of, noisy, step_with_gradients, tiny_model, tokenizer, with_logprobs
@@ -83,7 +83,7 @@ def trl_trainer(model: PreTrainedModel, out: Path, **config: Any) -> Any:
             max_completion_length=LONGEST,
             bf16=False,
             use_bias_correction_kl=False,  # ours is the plain estimator of the GRPO paper
-            **config,
+            **{"delta": LossSettings().dual_clip, **config},  # TRL has no bound by default
         ),
         train_dataset=Dataset.from_list([{"prompt": "w2 w3"}]),
         processing_class=tokenizer(),
