@@ -32,6 +32,10 @@ NOTE = (
 FIXES = {  # where rows have none
     "debugging": file_diff("f_code.py", "def f():\n    return 1\n", "def f():\n    return 2\n"),
     "r2e-gym": GOLD,
+    "harbor": (
+        "diff --git a/app/answer.txt b/app/answer.txt\nnew file mode 100644\n"
+        "--- /dev/null\n+++ b/app/answer.txt\n@@ -0,0 +1 @@\n+42\n"
+    ),
 }
 
 

@@ -29,7 +29,7 @@ _KODCODE = "from solution import add\n\ndef test_add():\n    assert add(1, 2) ==
 _HARBOR = {
     "task.toml": '644 utf-8\n[environment]\ndocker_image = "host"\nworkdir = "/app"\n',
     "instruction.md": "644 utf-8\nWrite 42 to answer.txt.",
-    "tests/test.sh": "755 utf-8\n#!/bin/bash\necho 0 > /logs/verifier/reward.txt\n",
+    "tests/test.sh": "755 utf-8\n#!/bin/bash\ngrep -cx 42 answer.txt > /logs/verifier/reward.txt\n",
     "solution/solve.sh": "755 utf-8\n#!/bin/bash\necho 42 > answer.txt\n",
     "environment/notes.txt": "644 utf-8\nnothing\n",
 }
