@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,9 @@ from hone.utils.errors import HoneError, writing
 from hone.view.errors import NotFound
 from hone.view.library import Library
 from hone.view.records import EvaluationPage, Filter, RolloutRow, RunKind, RunLine
-from hone.view.web.html import ASSETS, render
+from hone.view.web.html import ASSETS, read_asset, render
 from hone.view.web.links import Links, file_of, page_path
 from hone.view.web.pages import COMPARED, PAGES, Asked
-from hone.view.web.server import read_asset
 
 ALL = 1_000_000  # rows of an exported table, which is not cut into pages
 
@@ -73,9 +72,17 @@ def _jobs(library: Library) -> Iterator[_Job]:
     yield _Job(route="/", path={})
     for line in lines:
         yield from _run_jobs(library, line)
-    trainings = [line.name for line in lines if line.kind is RunKind.TRAINING]
-    if COMPARED[0] <= len(trainings) <= COMPARED[1]:
-        yield _Job(route="/compare", path={}, query=tuple(("run", name) for name in trainings))
+    if names := compared(lines):
+        yield _Job(route="/compare", path={}, query=tuple(("run", name) for name in names))
+
+
+def compared(lines: Sequence[RunLine]) -> list[str]:
+    """Return the runs that an export compares: its trainings, else its evaluations; [] unless 2 to 6."""
+    for kind in (RunKind.TRAINING, RunKind.EVALUATION):
+        names = [line.name for line in lines if line.kind is kind]
+        if COMPARED[0] <= len(names) <= COMPARED[1]:
+            return names
+    return []
 
 
 def _run_jobs(library: Library, line: RunLine) -> Iterator[_Job]:
@@ -98,7 +105,7 @@ def _other_tasks(library: Library, name: str) -> list[str]:
     """Return the tasks that the page of a run links to, beside those of its rollouts."""
     page = library.run(name)
     if isinstance(page, EvaluationPage):
-        return [str(task["id"]) for task in page.tasks]
+        return [task.id for task in page.tasks]
     return [*(each.task_id for each in page.running), *page.set_aside]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from hone.outcomes import Outcome
 from hone.view.library import Library
 from hone.view.records import (
+    ComparisonPage,
     EvaluationPage,
     Filter,
     RunLine,
@@ -61,10 +62,7 @@ def run_page(library: Library, asked: Asked) -> Page:
     live = record.line.state is RunState.RUNNING
     if isinstance(record, EvaluationPage):
         return Page(
-            template="evaluation.html.jinja",
-            record=record,
-            values={"page": record, "run": record.line},
-            live=live,
+            template="evaluation.html.jinja", record=record, values=evaluation_values(record), live=live
         )
     panels = [charts.panel_chart(panel) for panel in record.panels]
     every = (*panels[:1], charts.validation_chart(record.validations), *panels[1:])
@@ -82,6 +80,16 @@ def run_page(library: Library, asked: Asked) -> Page:
         },
         live=live,
     )
+
+
+def evaluation_values(record: EvaluationPage) -> dict[str, Any]:
+    """Return what the template of an evaluation takes."""
+    return {
+        "page": record,
+        "run": record.line,
+        "totals": {each.outcome: each.total for each in record.outcomes},
+        "curve": charts.pass_chart(record.summary),
+    }
 
 
 def _heads(record: RunPage) -> list[Any]:
@@ -183,14 +191,15 @@ def compare_page(library: Library, asked: Asked) -> Page:
     return Page(
         template="compare.html.jinja",
         record=record,
-        values={
-            "page": record,
-            "charts": [
-                chart for title, series in record.panels if (chart := charts.line_chart(title, "", series))
-            ],
-        },
+        values=comparison_values(record),
         live=any(line.state is RunState.RUNNING for line in record.runs),
     )
+
+
+def comparison_values(record: ComparisonPage) -> dict[str, Any]:
+    """Return what the template of a comparison takes."""
+    drawn = [chart for title, series in record.panels if (chart := charts.line_chart(title, "", series))]
+    return {"page": record, "charts": drawn}
 
 
 PAGES: Mapping[str, Callable[[Library, Asked], Page]] = {
