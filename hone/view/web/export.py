@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hone.utils.errors import HoneError, writing
 from hone.view.errors import NotFound
 from hone.view.library import Library
-from hone.view.records import EvaluationPage, Filter, RolloutRow, RunKind, RunLine
+from hone.view.records import EvaluationPage, Filter, RolloutRow, RunLine
 from hone.view.web.html import ASSETS, read_asset, render
 from hone.view.web.links import Links, file_of, page_path
-from hone.view.web.pages import COMPARED, PAGES, Asked
+from hone.view.web.pages import PAGES, Asked, compared
 
 ALL = 1_000_000  # rows of an exported table, which is not cut into pages
 
@@ -74,15 +74,6 @@ def _jobs(library: Library) -> Iterator[_Job]:
         yield from _run_jobs(library, line)
     if names := compared(lines):
         yield _Job(route="/compare", path={}, query=tuple(("run", name) for name in names))
-
-
-def compared(lines: Sequence[RunLine]) -> list[str]:
-    """Return the runs that an export compares: its trainings, else its evaluations; [] unless 2 to 6."""
-    for kind in (RunKind.TRAINING, RunKind.EVALUATION):
-        names = [line.name for line in lines if line.kind is kind]
-        if COMPARED[0] <= len(names) <= COMPARED[1]:
-            return names
-    return []
 
 
 def _run_jobs(library: Library, line: RunLine) -> Iterator[_Job]:

@@ -13,6 +13,7 @@ from hone.view.records import (
     ComparisonPage,
     EvaluationPage,
     Filter,
+    RunKind,
     RunLine,
     RunPage,
     RunState,
@@ -52,9 +53,21 @@ def runs_page(library: Library, asked: Asked) -> Page:
     return Page(
         template="runs.html.jinja",
         record=lines,
-        values={"lines": lines},
+        values={"lines": lines, "compared": compared(lines)},
         live=any(line.state is RunState.RUNNING for line in lines),
     )
+
+
+def compared(lines: Sequence[RunLine]) -> list[str]:
+    """Return the runs that an export compares, the oldest first: its trainings, else its evaluations.
+
+    [] where there are fewer than two of a kind, or more than one chart can show.
+    """
+    for kind in (RunKind.TRAINING, RunKind.EVALUATION):
+        names = [line.name for line in reversed(lines) if line.kind is kind]
+        if COMPARED[0] <= len(names) <= COMPARED[1]:
+            return names
+    return []
 
 
 def run_page(library: Library, asked: Asked) -> Page:
