@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hone.evaluate import results
 from hone.evaluate.settings import EvaluateSettings
-from hone.view.records import Bin, Distribution
 
 BINS = 12  # of a distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bin:
+    """Counts of values in [low, high); the last bin is [low, high]."""
+
+    low: float
+    high: float
+    resolved: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Distribution of a quantity over the samples of an evaluation."""
+
+    name: str
+    unit: str  # of its values: "s" or ""
+    smallest: float
+    median: float
+    mean: float
+    p90: float
+    largest: float
+    bins: tuple[Bin, ...]
+
+    @property
+    def highest(self) -> int:
+        """Number of samples in the fullest bin."""
+        return max(each.resolved + each.others for each in self.bins)
 
 
 def distributions(rows: Sequence[results.Result], settings: EvaluateSettings) -> list[Distribution]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hone.evaluate.comparison import RunComparison
 from hone.types import Call, FinalScore, Judgement, Signal, TestStatus, TurnProgress
+from hone.view.distributions import Distribution
 
 
 class RunKind(StrEnum):
@@ -337,35 +338,6 @@ class TaskPage:
     rows: tuple[RolloutRow, ...]
     set_aside: str | None  # why
     found: bool  # whether the task's own file is at hand
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bin:
-    """Counts of values in [low, high); the last bin is [low, high]."""
-
-    low: float
-    high: float
-    resolved: int
-    others: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distribution:
-    """Distribution of a quantity over the samples of an evaluation."""
-
-    name: str
-    unit: str  # of its values, as that of a `Series`
-    smallest: float
-    median: float
-    mean: float
-    p90: float
-    largest: float
-    bins: tuple[Bin, ...]
-
-    @property
-    def highest(self) -> int:
-        """Number of samples in the fullest bin."""
-        return max(each.resolved + each.others for each in self.bins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
