@@ -23,12 +23,13 @@ PACKAGES = ("hone", "hone_verifiers")
 READ_AT_RUN_TIME = {
     "hone/agents/blackbox/presets/qwen-code.toml",
     "hone/agents/prompts/default.yaml",
-    "hone/evaluate/templates/base.html.jinja",
     "hone/py.typed",
     "hone/recipes/quickstart.toml",
     "hone/recipes/shared/swe.toml",
     "hone/rollout/schema.sql",
     "hone/tasks/specifications/data/swe-bench.json",
+    "hone/view/web/assets/hone.css",
+    "hone/view/web/templates/base.html.jinja",
 }
 
 

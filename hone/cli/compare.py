@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hone.evaluate.comparison import RunComparison
 
 _SHOWN = 20  # tasks that changed
-# Settings that name the measured policy, and one without effect on it.
-EXPECTED_DIFFERENCES = ("model", "engine.model_name", "tasks.allow_overlap")
 
 
 def compare(
@@ -36,23 +34,22 @@ def compare(
     """
     from hone.cli.errors import UsageError
     from hone.cli.output import print_json
-    from hone.config import same_results
-    from hone.evaluate.comparison import compare_runs, comparison_page
     from hone.evaluate.errors import EvaluateError
-    from hone.evaluate.runner import write
+    from hone.view.comparison import compare_evaluations
+    from hone.view.web.report import write_comparison
 
     try:
-        compared = compare_runs(first, second, ignored=(*same_results(), *EXPECTED_DIFFERENCES))
+        compared = compare_evaluations(first, second)
     except EvaluateError as error:
         raise UsageError(str(error)) from None
     if html is not None:
-        write(html, comparison_page(compared, html))
+        write_comparison(first, second, html)
     if as_json:
         print_json(compared)
     else:
         _print(compared)
         if html is not None:
-            typer.echo(f"{html}: the comparison as a page, with links to the rollouts.")
+            typer.echo(f"{html}: the comparison as a page.")
 
 
 def _print(compared: RunComparison) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation of a fixed policy: runner, results, reports. `hone.evaluate(...)` evaluates an agent."""
+"""Evaluation of a fixed policy: runner, results, statistics. `hone.evaluate(...)` evaluates an agent."""
 
 from hone.utils.callable_package import make_callable
 

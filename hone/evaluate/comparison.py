@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from typing import Any
 
 from hone.evaluate import results
 from hone.evaluate.errors import EvaluateError
-from hone.evaluate.html import render
-from hone.evaluate.rollout_page import ROLLOUT_PAGE
 from hone.evaluate.runner import RESULTS, SUMMARY, SWEEP
 from hone.evaluate.statistics import Comparison, Rate, compare, resolve_rate
 from hone.outcomes import OUTCOME_RULES
@@ -31,11 +28,12 @@ _MISSING = "not set"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """A task that one run resolves more often than the other; (resolved, samples) of each run."""
+    """A task that one run resolves more often than the other."""
 
     id: str
-    first: tuple[int, int]
+    first: tuple[int, int]  # resolved, samples
     second: tuple[int, int]
+    rollouts: tuple[tuple[str, ...], tuple[str, ...]]  # directories of the samples of each run, in order
 
     @property
     def gain(self) -> float:
@@ -87,7 +85,7 @@ def compare_runs(first: Path, second: Path, *, ignored: Collection[str] = ()) ->
         second=resolve_rate(two),
         paired=paired,
         meaning=meaning(paired),
-        changed=_changed(one, two),
+        changed=_changed(*runs),
         unpaired=(tuple(sorted(set(one) - set(two))), tuple(sorted(set(two) - set(one)))),
         outcomes=_outcomes(*runs),
         figures=_figures(*runs),
@@ -110,28 +108,6 @@ def meaning(paired: Comparison) -> str:
     return f"{odds} That is evidence that the {'first' if first > second else 'second'} run is better."
 
 
-def comparison_page(comparison: RunComparison, page: Path) -> str:
-    """Return the HTML page of the comparison for the path `page`, with links to the runs' pages."""
-    links = [_links(Path(name), page.parent) for name in comparison.names]
-    faults = {outcome.value: rule.fault.value for outcome, rule in OUTCOME_RULES.items()}
-    reports = [_link(Path(name) / "report.html", page.parent) for name in comparison.names]
-    return render("comparison.html.jinja", c=comparison, links=links, faults=faults, reports=reports)
-
-
-def _links(run: Path, here: Path) -> dict[str, list[str]]:
-    """Return task -> links to the pages of its samples."""
-    links: dict[str, list[str]] = {}
-    for (task, _), result in sorted(results.read(run / RESULTS).items()):
-        if not results.is_fault(result):
-            path = run / "rollouts" / str(result.get("run_dir")) / ROLLOUT_PAGE
-            links.setdefault(task, []).append(_link(path, here))
-    return links
-
-
-def _link(path: Path, here: Path) -> str:
-    return os.path.relpath(path.resolve(), here.resolve())
-
-
 def _read(run: Path) -> _Run:
     if (run / SWEEP).is_file():
         inner = sorted(path.name for path in run.glob("temperature-*"))
@@ -148,13 +124,29 @@ def _read(run: Path) -> _Run:
     return _Run(rows=rows, summary=summary, samples=results.samples_by_task(rows.values()))
 
 
-def _changed(one: Mapping[str, list[bool]], two: Mapping[str, list[bool]]) -> tuple[Changed, ...]:
+def _changed(first: _Run, second: _Run) -> tuple[Changed, ...]:
+    one, two = first.samples, second.samples
+    directories = (_directories(first), _directories(second))
     pairs = [
-        Changed(id=task, first=(sum(one[task]), len(one[task])), second=(sum(two[task]), len(two[task])))
+        Changed(
+            id=task,
+            first=(sum(one[task]), len(one[task])),
+            second=(sum(two[task]), len(two[task])),
+            rollouts=(tuple(directories[0][task]), tuple(directories[1][task])),
+        )
         for task in one
         if task in two
     ]
     return tuple(sorted((pair for pair in pairs if pair.gain), key=lambda pair: (-pair.gain, pair.id)))
+
+
+def _directories(run: _Run) -> dict[str, list[str]]:
+    """Return task -> directories of its samples, without infrastructure faults."""
+    found: dict[str, list[str]] = {}
+    for (task, _), row in sorted(run.rows.items()):
+        if not results.is_fault(row):
+            found.setdefault(task, []).append(row["run_dir"])
+    return found
 
 
 def _outcomes(first: _Run, second: _Run) -> dict[str, tuple[int, int]]:

@@ -4,8 +4,8 @@ results.jsonl   one line per sample that ended; a later line of the same sample 
 summary.json    the figures
 preds.jsonl     the first sample's patch of each task, as SWE-bench's harness reads them
 preds.json      the same as one object by id, as mini-swe-agent writes them
-report.html     the figures as a page
-rollouts/       the trajectories, each with its page
+report.html     the figures as a page, by `hone.view`
+rollouts/       the trajectories
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hone.outcomes import Outcome
 from hone.rollout.rewards import is_infrastructure_fault, solved
 from hone.types import Trajectory
 from hone.utils.errors import writing
-from hone.utils.jsonl import append_json, drop_partial_line, read_json_lines
+from hone.utils.jsonl import append_json, read_json_lines
 
 Result = dict[str, Any]  # one line of results.jsonl
 Key = tuple[str, int]  # instance_id, sample
@@ -72,11 +72,10 @@ def append(path: Path, result: Result) -> None:
 
 
 def read(path: Path) -> dict[Key, Result]:
-    """Return the last line of each sample; {} where there is no file. Remove a partial last line.
+    """Return the last line of each sample; {} where there is no file. A partial last line is left out.
 
     Raises EvaluateError, which names the line that is not a result.
     """
-    drop_partial_line(path)
     rows: dict[Key, Result] = {}
     try:
         lines = list(read_json_lines(path))
@@ -176,7 +175,7 @@ def _problem(rows: list[Result], *, trainable: bool, uses_policy: bool) -> str |
         )
     silent = all(not result["tokens"] and (trainable or not result["n_steps"]) for result in rows)
     if uses_policy and rows and silent:
-        advice = "see one of its rollouts in report.html"
+        advice = "look at one of its rollouts with `hone view`"
         if outcomes.most_common(1)[0][0] == Outcome.CONTEXT_LIMIT:
             advice = "the prompts do not fit, so raise engine.context_tokens"
         return f"nothing was measured: no sample has a token of the policy (ended {ended}): {advice}"

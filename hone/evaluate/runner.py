@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hone.environment import prepare_workspace
-from hone.evaluate import report, results
+from hone.evaluate import results
 from hone.evaluate.errors import EvaluateError
-from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
 from hone.evaluate.settings import EvaluateSettings, parse_slice
 from hone.rollout.episode import Episode, RolloutContext, retry_infrastructure_faults, run_episode
 from hone.rollout.groups import seed_of
@@ -30,8 +29,9 @@ from hone.utils.concurrency import run_in_thread, task_group
 from hone.utils.differences import differences
 from hone.utils.errors import writing
 from hone.utils.files import check_writable, write_file
+from hone.utils.jsonl import drop_partial_line
 
-RESULTS, SUMMARY, REPORT, SWEEP = "results.jsonl", "summary.json", "report.html", "sweep.json"
+RESULTS, SUMMARY, SWEEP = "results.jsonl", "summary.json", "sweep.json"
 PREDICTIONS, PREDICTIONS_BY_ID = "preds.jsonl", "preds.json"
 IDENTITY = "identity.json"  # settings, weights and tasks
 
@@ -95,6 +95,7 @@ async def evaluate(
         lock = RunLock(out)
     with lock:
         claim(out, info.identity)
+        drop_partial_line(out / RESULTS)
         evaluation = _Evaluation(
             context=context,
             settings=settings,
@@ -154,7 +155,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _conclude(evaluation: _Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Write the summary, predictions and report of all results; return the summary."""
+    """Write the summary and the predictions of all results; return the summary."""
     out, info = evaluation.out, evaluation.info
     rows = {key: evaluation.rows[key] for key in _wanted(tasks, evaluation.settings)}
     summary = results.summarise(
@@ -170,7 +171,6 @@ def _conclude(evaluation: _Evaluation, tasks: Sequence[Task]) -> dict[str, Any]:
     write(out / PREDICTIONS, "".join(json.dumps(each) + "\n" for each in predictions.values()))
     write(out / PREDICTIONS_BY_ID, json.dumps(predictions, indent=1) + "\n")
     write(out / SUMMARY, json.dumps(summary, indent=1) + "\n")
-    write(out / REPORT, report.evaluation_page(list(rows.values()), summary, evaluation.settings))
     return summary
 
 
@@ -226,20 +226,15 @@ async def _sample(evaluation: _Evaluation, task: Task, index: int) -> None:
             seed=seed_of(evaluation.info.seed, task.id, index),
         )
         trajectory = await run_episode(episode, context)
-        run_dir = await run_in_thread(_store, evaluation, trajectory, index)
+        run_dir = await run_in_thread(
+            evaluation.store.save_sample, trajectory, index=index, meta=evaluation.info.meta
+        )
         result = results.row(trajectory, index, None if group is None else str(group), run_dir)
         results.append(evaluation.out / RESULTS, result)
         evaluation.rows[task.id, index] = result
         return trajectory
 
     await retry_infrastructure_faults(attempt, context.settings)
-
-
-def _store(evaluation: _Evaluation, trajectory: Trajectory, index: int) -> str:
-    """Store a rollout with its page; the next evaluation removes directories that no result names."""
-    run_dir = evaluation.store.save_sample(trajectory, index=index, meta=evaluation.info.meta)
-    write(evaluation.store.root / run_dir / ROLLOUT_PAGE, rollout_page(trajectory))
-    return run_dir
 
 
 def choose(tasks: Sequence[Task], settings: EvaluateSettings) -> list[Task]:
@@ -266,7 +261,7 @@ def sweep_directory(temperature: float) -> str:
 
 
 def conclude_sweep(out: Path, summaries: Mapping[float, Mapping[str, Any]]) -> dict[str, Any]:
-    """Write `sweep.json`, the figures of all temperatures in order, and its page; return the content."""
+    """Write `sweep.json`, the figures of all temperatures in order; return its content."""
     evaluations = [
         {
             "temperature": temperature,
@@ -278,5 +273,4 @@ def conclude_sweep(out: Path, summaries: Mapping[float, Mapping[str, Any]]) -> d
     first = next(iter(summaries.values()))
     sweep = {"model": first["model"], "data": first["data"], "evaluations": evaluations}
     write(out / SWEEP, json.dumps(sweep, indent=1) + "\n")
-    write(out / REPORT, report.sweep_page(sweep))
     return sweep

@@ -13,7 +13,6 @@ from hone.curate.card import make_card
 from hone.curate.journal import Journal
 from hone.curate.record import Reason, Record, Report, with_proof
 from hone.curate.validate import validate
-from hone.evaluate.card_page import card_page
 from hone.evaluate.words import duration
 from hone.grading import Grader
 from hone.grading.errors import GraderError
@@ -24,6 +23,7 @@ from hone.tasks.bundles import with_bundles
 from hone.tasks.formats import content_hash, save
 from hone.types import Task
 from hone.utils.files import write_file
+from hone.view.web.card_page import card_page
 
 
 def open_journal(out: Path | None, tasks: Sequence[Task], settings: RunSettings, repeats: int) -> Journal:

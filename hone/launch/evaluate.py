@@ -30,6 +30,7 @@ from hone.tasks.formats import content_hash
 from hone.tasks.sources import load_splits
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
+from hone.view.web.report import write_report
 
 Chats = Callable[[RunSettings], NewChat | None]  # settings, for their sampling -> opens chats
 _SHOWN = 5  # tasks listed in an error
@@ -104,9 +105,11 @@ async def run_evaluation(
                 progress = EvaluationDisplay(stage, priced=settings.evaluate.cost(1, 1) > 0).on_sample
                 chat = new_chats(settings)
                 async with open_context(runtime, settings, settings.agent, chat, evaluation=True) as context:
-                    return await runner.evaluate(
+                    summary = await runner.evaluate(
                         tasks, context, settings.evaluate, out, info, progress=progress
                     )
+            await run_in_thread(write_report, out)
+            return summary
 
         if not temperatures:
             return await evaluate_once(settings, out, title)
@@ -119,7 +122,9 @@ async def run_evaluation(
             )
             for temperature in temperatures
         }
-        return await run_in_thread(runner.conclude_sweep, out, summaries)
+        sweep = await run_in_thread(runner.conclude_sweep, out, summaries)
+        await run_in_thread(write_report, out)
+        return sweep
 
 
 def _tasks(settings: RunSettings, reporter: Reporter, given: Sequence[Task] | None) -> list[Task]:

@@ -14,9 +14,7 @@ from typing import Any, Literal
 
 from hone.config import resolve
 from hone.evaluate import results
-from hone.evaluate.report import evaluation_page
-from hone.evaluate.rollout_page import ROLLOUT_PAGE, rollout_page
-from hone.evaluate.runner import REPORT, RESULTS, SUMMARY
+from hone.evaluate.runner import RESULTS, SUMMARY
 from hone.evaluate.settings import EvaluateSettings
 from hone.integrations.atif import AtifError, from_atif, to_atif
 from hone.integrations.hf_traces import to_hf_trace
@@ -28,6 +26,7 @@ from hone.rollout.ledger import Ledger
 from hone.rollout.store import Store
 from hone.types import Trajectory
 from hone.utils.errors import writing
+from hone.view.web.report import write_report
 
 Format = Literal["atif", "hf", "otel"]
 Progress = Callable[[int, int], None]  # (done, total)
@@ -109,23 +108,21 @@ def import_rollouts(files: Sequence[Path], out: Path, progress: Progress) -> Imp
             task, sample = trajectory.task_id, samples[trajectory.task_id]
             samples[task] += 1
             run_dir = store.save_sample(trajectory, index=sample, meta={"source": str(file)})
-            (store.root / run_dir / ROLLOUT_PAGE).write_text(rollout_page(trajectory), "utf-8", "replace")
             rows[task, sample] = results.row(trajectory, sample, None, run_dir)
             results.append(partial / RESULTS, rows[task, sample])
             trainable += trajectory.sampler.trainable
             agents.add(trajectory.sampler.agent)
             progress(number, len(files))
-        settings = EvaluateSettings()
         summary = results.summarise(
             rows.values(),
-            settings,
+            EvaluateSettings(),
             model=", ".join(sorted(agents)),
             data="ATIF files",
             trainable=trainable == len(rows),
             args={"model": None},
         )
         (partial / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n")
-        (partial / REPORT).write_text(evaluation_page(list(rows.values()), summary, settings), "utf-8")
+    write_report(out)
     return Imported(out=out, rollouts=len(rows), trainable=trainable)
 
 

@@ -21,6 +21,7 @@ from hone.train.validate import Validator
 from hone.types import Task
 from hone.utils.concurrency import run_in_thread
 from hone.utils.files import remove_directory
+from hone.view.web.report import write_report
 
 METRICS = ("resolve_rate", "low", "high", "n", "resolved", "errors", "no_patch", "avg_steps", "tokens")
 
@@ -70,6 +71,7 @@ async def validate(
             _info(settings, out, version),
             progress=display.on_sample,
         )
+        await run_in_thread(write_report, out)
         low, high = summary["low"], summary["high"]
         stage.set_status(
             f"resolved {summary['resolved']} of {summary['n']}: {100 * summary['resolve_rate']:.1f} % "

@@ -1,10 +1,14 @@
-"""Two to six runs over each other: the same charts with one series per run, and the settings that differ."""
+"""Two to six runs over each other: charts with one series per run, two evaluations paired task by task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from hone.config import same_results
+from hone.evaluate.comparison import RunComparison, compare_runs
+from hone.evaluate.errors import EvaluateError
 from hone.evaluate.results import samples_by_task
 from hone.evaluate.statistics import resolve_rate
 from hone.view.errors import NotFound
@@ -16,10 +20,12 @@ from hone.view.runs import run_line
 
 Chart = tuple[str, tuple[Series, ...]]  # title, one series per run
 MOST = 6  # runs that one chart can show
+# Settings that name the measured policy, and one without effect on it.
+EXPECTED_DIFFERENCES = ("model", "engine.model_name", "tasks.allow_overlap")
 
 
 def comparison_page(readers: Sequence[RunReader]) -> ComparisonPage:
-    """Return two to six trainings over each other. Raises NotFound for another number of runs."""
+    """Return two to six runs over each other. Raises NotFound for another number of runs."""
     if not 2 <= len(readers) <= MOST:
         raise NotFound(f"{len(readers)} runs were named: compare two to {MOST}")
     pages = [
@@ -27,11 +33,32 @@ def comparison_page(readers: Sequence[RunReader]) -> ComparisonPage:
         for reader in readers
     ]
     lines = tuple(run_line(reader) for reader in readers)
+    paired, unpaired = _paired(readers)
     return ComparisonPage(
         runs=lines,
         panels=_panels([line.name for line in lines], pages),
         differences=differences_between(readers),
+        paired=paired,
+        unpaired=unpaired,
     )
+
+
+def compare_evaluations(first: Path, second: Path) -> RunComparison:
+    """Return the comparison of two evaluations by task, with the settings that should not differ but do.
+
+    Raises EvaluateError when one evaluation is missing, or when they share no task.
+    """
+    return compare_runs(first, second, ignored=(*same_results(), *EXPECTED_DIFFERENCES))
+
+
+def _paired(readers: Sequence[RunReader]) -> tuple[RunComparison | None, str]:
+    """Return the comparison of two evaluations; of those that cannot be paired, the reason."""
+    if len(readers) != 2 or any(reader.kind is not RunKind.EVALUATION for reader in readers):
+        return None, ""
+    try:
+        return compare_evaluations(*(reader.directory for reader in readers)), ""
+    except EvaluateError as error:
+        return None, str(error)
 
 
 def evaluation_panels(reader: RunReader) -> tuple[Panel, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from hone.view.comparison import comparison_page
 from hone.view.errors import NotFound
 from hone.view.evaluation_page import evaluation_page
+from hone.view.files import run_file
 from hone.view.group_page import group_page
 from hone.view.reader import RunReader
 from hone.view.records import (
@@ -89,6 +90,10 @@ class Library:
     def compare(self, names: Sequence[str]) -> ComparisonPage:
         """Return two to six runs over each other."""
         return comparison_page([self.reader(name) for name in names])
+
+    def file(self, name: str, path: str) -> Path:
+        """Return a file of an evaluation or of a rollout, see `run_file`."""
+        return run_file(self.reader(name), path)
 
     def _found(self) -> dict[str, RunReader]:
         with self._mutex:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from hone.config import ConfigError, RunSettings, resolve
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.rollout.ledger import Entry, Ledger, SetAside
@@ -63,8 +61,7 @@ class RunReader:
     def kind(self) -> RunKind:
         if (self.directory / LEDGER).is_file():
             return RunKind.TRAINING
-        evaluation = any((self.directory / name).is_file() for name in (RESULTS, SUMMARY))
-        return RunKind.EVALUATION if evaluation else RunKind.ROLLOUTS
+        return RunKind.EVALUATION if (self.directory / RESULTS).is_file() else RunKind.ROLLOUTS
 
     @property
     def is_running(self) -> bool:
@@ -93,8 +90,8 @@ class RunReader:
         return self._read("results", (RESULTS,), self._read_results)
 
     def settings(self) -> RunSettings | None:
-        """Return the settings of a run or a finished evaluation; None where this version cannot read them."""
-        return self._read("settings", (RECIPE, SUMMARY), self._read_settings)
+        """Return the settings of a training; None without a recipe that this version can read."""
+        return self._read("settings", (RECIPE,), self._read_settings)
 
     def values(self) -> Mapping[str, Any]:
         """Return what a run's recipe or an evaluation's summary sets, as nested values, of any version."""
@@ -200,10 +197,9 @@ class RunReader:
         try:
             if (self.directory / RECIPE).is_file():
                 return resolve(self.directory / RECIPE)
-            values = self._read_values()
-            return RunSettings.model_validate(values) if values else None
-        except (ConfigError, ValidationError):  # written by another version
-            return None
+        except ConfigError:  # written by another version
+            pass
+        return None
 
     def _read_values(self) -> Mapping[str, Any]:
         try:

@@ -11,12 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hone.evaluate.rollout_page import ORDER
 from hone.grading.controls import split_log
 from hone.types import Checks, TestStatus, Verdict
 from hone.view.records import TestLine, VerdictView
 
 EXCERPT_LINES = 60  # of a log about one test
+ORDER = (
+    TestStatus.FAILED,
+    TestStatus.ERROR,
+    TestStatus.MISSING,
+    TestStatus.SKIPPED,
+    TestStatus.XFAILED,
+    TestStatus.PASSED,
+)
 PASSED = (TestStatus.PASSED, TestStatus.SKIPPED, TestStatus.XFAILED)
 
 _UNITTEST = re.compile(r"^={20,}\n(?:FAIL|ERROR): (?P<head>.+)\n(?:.+\n)?-{20,}\n", re.MULTILINE)

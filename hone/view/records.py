@@ -7,11 +7,13 @@ run writes them; nothing is written. Pages, the terminal and the export show the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from hone.evaluate.comparison import RunComparison
 from hone.types import Call, FinalScore, Judgement, Signal, TestStatus, TurnProgress
+from hone.view.distributions import Distribution
 
 
 class RunKind(StrEnum):
@@ -339,14 +341,46 @@ class TaskPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLine:
+    """One sample of an evaluation, also one that an infrastructure fault ended."""
+
+    task_id: str
+    sample: int
+    directory: str  # its name below rollouts/
+    outcome: str
+    resolved: bool
+    score: float | None  # fraction of the failing tests that it fixed; None: not graded
+    turns: int
+    sampled_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """The samples of one task; those that an infrastructure fault ended are among its rollouts only."""
+
+    id: str
+    group: str | None
+    solved: str  # "never", "sometimes" or "always"; "": no sample counts
+    resolved: int
+    samples: int
+    score: float | None  # the best
+    outcomes: Mapping[str, int]
+    rollouts: tuple[str, ...]  # directories, in order of the samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationPage:
-    """An evaluation: its summary and what the report shows."""
+    """An evaluation: on the server, in an export and as report.html."""
 
     line: RunLine
-    summary: Mapping[str, Any]
-    outcomes: Mapping[str, int]
-    tasks: tuple[Mapping[str, Any], ...]  # id, resolved, samples, score, outcomes, rollouts
-    distributions: tuple[Mapping[str, Any], ...] = field(default=())
+    summary: Mapping[str, Any]  # summary.json, or the same figures of the results so far
+    notes: tuple[str, ...]  # what its figures do not say, a sentence each
+    outcomes: tuple[OutcomeSteps, ...]  # without steps
+    tasks: tuple[TaskLine, ...]  # the least resolved first
+    samples: tuple[SampleLine, ...]
+    distributions: tuple[Distribution, ...]
+    files: tuple[str, ...]  # in its directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,3 +391,5 @@ class ComparisonPage:
     panels: tuple[tuple[str, tuple[Series, ...]], ...]  # title, one series per run
     # setting, its value in each run; only where they differ
     differences: tuple[tuple[str, tuple[str, ...]], ...]
+    paired: RunComparison | None  # of two evaluations, by task
+    unpaired: str  # why two evaluations are not paired; ""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from hone.evaluate.rollout_page import line_kind
 from hone.outcomes import OUTCOME_RULES
 from hone.rollout.rewards import solved
 from hone.rollout.store import load
 from hone.types import Checks, Trajectory
 from hone.view.advantages import group_advantages
-from hone.view.errors import NotFound
+from hone.view.files import OF_ROLLOUT, present, stored_directory
 from hone.view.reader import RunReader
 from hone.view.reasons import verdict_view
 from hone.view.records import DiffLine, RolloutPage, RolloutRow
@@ -43,7 +41,7 @@ def rollout_page(reader: RunReader, directory: str, *, with_task: bool = True) -
         group=tuple(sorted(group, key=lambda each: (each.index, each.dispatched_at or 0.0))),
         previous=before,
         next=after,
-        files=tuple(sorted(path.name for path in folder.iterdir() if path.is_file())),
+        files=present(folder, OF_ROLLOUT),
     )
 
 
@@ -78,18 +76,18 @@ def page_of(trajectory: Trajectory, checks: Checks | None = None) -> RolloutPage
     )
 
 
-def stored_directory(reader: RunReader, directory: str) -> Path:
-    """Return the folder of a stored rollout. Raises NotFound, also for a name that leads elsewhere."""
-    folder = reader.store.root / directory
-    if Path(directory).name != directory or directory in ("", ".", "..") or not folder.is_dir():
-        raise NotFound(f"run {reader.name} has no stored rollout {directory!r}")
-    return folder
-
-
 def diff_lines(patch: str) -> tuple[DiffLine, ...]:
     """Return the lines of a patch with their kinds; () for an empty one."""
     lines = patch.rstrip("\n").split("\n") if patch.strip() else ()
     return tuple(DiffLine(kind=line_kind(line), text=line) for line in lines)
+
+
+def line_kind(line: str) -> str:
+    """Return the kind of a diff line: "file", "hunk", "added", "removed" or "context"."""
+    if line.startswith(("diff ", "index ", "--- ", "+++ ", "new file", "deleted file", "rename ")):
+        return "file"
+    kinds = {"@": "hunk", "+": "added", "-": "removed"}
+    return kinds.get(line[:1], "context")
 
 
 def _row(trajectory: Trajectory) -> RolloutRow:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hone.outcomes import OUTCOME_RULES, Fault, Outcome
+from hone.outcomes import OUTCOME_RULES, Fault
 from hone.rollout.ledger import Entry
 from hone.view.curve import (
     bottleneck,
@@ -23,7 +23,7 @@ from hone.view.reader import RunReader
 from hone.view.recipe import differences, parents
 from hone.view.records import Event, OutcomeSteps, Panel, Point, RolloutRow, RunKind, Running, RunPage, Series
 from hone.view.rollouts import rollout_rows
-from hone.view.runs import count_outcomes, run_line
+from hone.view.runs import outcome_totals, run_line
 
 READ_S = 2.0  # spent on stored files where only these tell the outcomes
 FAULTS = 200  # most events of single faults; the newest are shown
@@ -42,7 +42,7 @@ def run_page(reader: RunReader) -> RunPage:
         counts=counts(reader),
         panels=(*_rewards(reader), *panels(metrics), *_lengths(reader)),
         validations=validations(reader),
-        outcomes=outcome_steps(entries) if entries else outcome_totals(reader),
+        outcomes=outcome_steps(entries) if entries else _stored_outcomes(reader),
         events=events(reader),
         running=running(entries) if reader.is_running else (),
         set_aside={aside.task_id: aside.reason for aside in reader.tasks_set_aside()},
@@ -119,14 +119,10 @@ def _reward_panels(reader: RunReader, entries: Sequence[Entry]) -> tuple[Panel, 
     )
 
 
-def outcome_totals(reader: RunReader) -> tuple[OutcomeSteps, ...]:
+def _stored_outcomes(reader: RunReader) -> tuple[OutcomeSteps, ...]:
     """Return how many stored rollouts ended in each outcome, where no ledger keeps steps."""
     reader.read_stored(READ_S)
-    totals = count_outcomes(row.outcome for row in rollout_rows(reader) if row.outcome is not None)
-    return tuple(
-        OutcomeSteps(outcome=name, fault=OUTCOME_RULES[Outcome(name)].fault.value, counts={}, total=number)
-        for name, number in totals.items()
-    )
+    return outcome_totals(row.outcome for row in rollout_rows(reader) if row.outcome is not None)
 
 
 def _lengths(reader: RunReader) -> tuple[Panel, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hone.outcomes import OUTCOME_RULES, Outcome
 from hone.view.reader import LEDGER, METRICS, RESULTS, SUMMARY, RunReader
-from hone.view.records import RunKind, RunLine, RunState
+from hone.view.records import OutcomeSteps, RunKind, RunLine, RunState
 
 _DEPTH = 8  # of folders below a given directory
 _INSIDE = {"rollouts", "checkpoints", "workspaces", "tensorboard", "tokens", "state"}  # of a run: no runs
@@ -38,7 +38,7 @@ def find_runs(directories: Iterable[Path]) -> dict[str, Path]:
 
 def is_run(path: Path) -> bool:
     """Return whether a directory holds a training, an evaluation or stored rollouts."""
-    if any((path / name).is_file() for name in (LEDGER, RESULTS, SUMMARY)):
+    if any((path / name).is_file() for name in (LEDGER, RESULTS)):
         return True
     return (path / "rollouts").is_dir() and path.name not in _INSIDE
 
@@ -134,6 +134,14 @@ def read_summary(reader: RunReader) -> dict[str, Any]:
     """Return the summary of an evaluation; {} before it has ended."""
     path = reader.directory / SUMMARY
     return json.loads(path.read_bytes()) if path.is_file() else {}
+
+
+def outcome_totals(outcomes: Iterable[str]) -> tuple[OutcomeSteps, ...]:
+    """Return how often each outcome occurs, where no step consumed the rollouts."""
+    return tuple(
+        OutcomeSteps(outcome=name, fault=OUTCOME_RULES[Outcome(name)].fault.value, counts={}, total=total)
+        for name, total in count_outcomes(outcomes).items()
+    )
 
 
 def count_outcomes(outcomes: Iterable[str]) -> dict[str, int]:

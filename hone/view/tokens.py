@@ -15,9 +15,9 @@ from hone.train.samples import trained_branches, turn_nodes
 from hone.train.token_records import TokenRows, read_token_rows, token_file
 from hone.types import Node, TokenTree, Trajectory
 from hone.view.advantages import group_advantages
+from hone.view.files import stored_directory
 from hone.view.reader import RunReader
 from hone.view.records import NodeTokens, RolloutRow, TokenPage
-from hone.view.rollout_page import stored_directory
 from hone.view.rollouts import find_row, rows_read
 from hone.view.vocabulary import Vocabulary, find_vocabulary
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hone.evaluate.rollout_page import conversation
 from hone.rollout.trajectory_files import turn_starts
 from hone.types import Call, Judgement, JudgementStatus, Trajectory, Turn, TurnProgress
+from hone.view.conversation import conversation
 from hone.view.records import Lane, TurnView
 
 BEFORE = ("start",)  # stages before the agent begins, in order

@@ -18,11 +18,12 @@ from hone.policy.settings import TinyModelSettings
 from hone.policy.tiny import make_tiny
 from hone.rollout.store import load
 from hone.tasks.formats import save
+from hone.view.rollout_page import page_of
 from tests.cli.in_process import Hone
 from tests.e2e.small_run import REPOSITORY
-from tests.evaluate.pages import read
 from tests.grading.calc import BUGGY, GOLD, OLD_TEST, TEST_PATCH, git
 from tests.rollout.real import tasks
+from tests.view.pages import read
 
 pytestmark = pytest.mark.sandbox
 
@@ -63,11 +64,12 @@ def test_an_agent_is_measured_without_a_recipe(hone: Hone, six: Path, tmp_path: 
     assert (summary["model"], summary["data"], summary["out"]) == ("oracle", str(six), str(out))
     assert (summary["n"], summary["resolve_rate"]) == (2, 1.0)
     assert {row["instance_id"] for row in rows(out)} == {task.id for task in tasks(6)[1:3]}
-    assert "resolved: 2 of 2" in read((out / "report.html").read_text()).text
+    page = read((out / "report.html").read_text())
+    assert "resolved: 2 of 2" in page.text
+    assert {f"rollouts/{row['run_dir']}/patch.diff" for row in rows(out)} <= set(page.links)
     for row in rows(out):
         folder = out / "rollouts" / row["run_dir"]
         assert load(folder).task_id == row["instance_id"]
-        assert row["instance_id"] in read((folder / "rollout.html").read_text()).text
     predictions = json.loads((out / "preds.json").read_text())
     assert all(each["model_patch"].startswith("diff --git") for each in predictions.values())
 
@@ -207,7 +209,8 @@ def test_temperature_sweep_writes_one_table(hone: Hone, six: Path, model: Path, 
     assert code == 0
     assert "settings other than the model differ" in said
     assert "sampling.temperature" in said
-    assert "report.html" in read((tmp_path / "c.html").read_text()).links[0]
+    page = read((tmp_path / "c.html").read_text())
+    assert page.links == ["out/temperature-0/report.html", "out/temperature-0.7/report.html"]
 
 
 @pytest.mark.full
@@ -233,7 +236,9 @@ def test_conversations_are_cut_to_the_context(hone: Hone, six: Path, model: Path
     for call in calls:  # each reply was sampled after exactly the prompt that its call counts
         path = trajectory.tree.tokens(call.node)
         assert len(path) == call.prompt_tokens + call.sampled_tokens
-    assert "Forks: " in read((folder / "rollout.html").read_text()).text
+    view = page_of(trajectory)
+    assert view.forks == trajectory.forks
+    assert len(view.calls) == len(calls)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from hone.tasks.formats import save
 from tests.cli.endpoint import endpoint
 from tests.cli.in_process import Hone
 from tests.cli.test_eval import SMALL, rows
-from tests.evaluate.pages import read
 from tests.rollout.real import SCAFFOLD, gold, tasks
+from tests.view.pages import read
 
 TEXT = {"id": "big-model", "object": "model", "owned_by": "unknown"}
 

@@ -13,6 +13,7 @@ from hone.rollout.store import Store
 from tests.cli.fake_run import make_run
 from tests.cli.in_process import hone
 from tests.rollout.test_store import assert_same, example
+from tests.view.pages import read
 
 ROLLOUTS = ["flat", "r00", "r01", "r10", "r11"]
 
@@ -157,8 +158,9 @@ def test_show_export_and_compare_read_an_imported_evaluation(run: Path, tmp_path
     done = hone("export", imported, "-o", tmp_path / "sft.parquet")
     assert done.stdout == f"{tmp_path / 'sft.parquet'}: 3 conversations.\n"
     assert hone("compare", imported, imported).returncode == 0
-    assert (imported / "report.html").is_file()
-    assert (imported / "rollouts" / rollout / "rollout.html").is_file()
+    page = read((imported / "report.html").read_text())
+    assert f"hone view {imported}" in page.text
+    assert f"rollouts/{rollout}/traj.json" in page.links
 
 
 @pytest.mark.parametrize(

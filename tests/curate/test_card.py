@@ -12,14 +12,14 @@ import pytest
 from hone.curate.card import check_card, make_card, read_card
 from hone.curate.journal import Journal
 from hone.curate.record import Reason, Record, Report, with_proof
-from hone.evaluate.card_page import card_page
 from hone.tasks.curriculum import generate
 from hone.tasks.errors import TaskError
 from hone.tasks.formats import content_hash, save
 from hone.tasks.settings import TasksSettings
 from hone.tasks.sources import load_all
 from hone.types import Task
-from tests.evaluate.pages import read
+from hone.view.web.card_page import card_page
+from tests.view.pages import read
 
 TASKS = generate(TasksSettings(train=4, test=0, unseen=0)).train
 VERSIONS = {"python": "3.11.7", "pytest": "8.3.0", "kernel": "6.1.0"}

@@ -74,7 +74,6 @@ def test_evaluation_counts_and_stores_resolved_samples(tmp_path: Path):
     predictions = {p["instance_id"]: p for p in lines(out / "preds.jsonl")}
     assert {task for task, made in predictions.items() if made["model_patch"]} == right
     assert json.loads((out / "preds.json").read_text()) == predictions
-    assert "<title>66.7 % of curriculum, scripted</title>" in (out / "report.html").read_text()
 
 
 @pytest.mark.sandbox
@@ -95,7 +94,6 @@ def test_each_sample_has_a_directory_with_the_documented_files(tmp_path: Path):
         assert {**wanted, "max_tokens": 16}.items() <= meta.items()
         assert (folder / "patch.diff").read_text().startswith("diff --git ")
         assert load(folder).patch == (folder / "patch.diff").read_text()
-        assert row["instance_id"] in (folder / "rollout.html").read_text()
 
 
 def test_directory_holds_one_evaluation_and_needs_resume(tmp_path: Path):

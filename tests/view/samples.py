@@ -1,11 +1,17 @@
-"""Records made by hand: a library of two trainings and an evaluation, in which every text is hostile."""
+"""Records made by hand: a library of two trainings and two evaluations, in which every text is hostile."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from hone.evaluate.comparison import Changed, RunComparison
+from hone.evaluate.results import summarise
+from hone.evaluate.settings import EvaluateSettings
+from hone.evaluate.statistics import compare, resolve_rate
 from hone.types import Call, FinalScore, Judgement, Signal, TestStatus, Vote
+from hone.view.distributions import distributions
 from hone.view.errors import NotFound
 from hone.view.library import Library
 from hone.view.records import (
@@ -30,12 +36,14 @@ from hone.view.records import (
     RunPage,
     RunState,
     Series,
+    TaskLine,
     TaskPage,
     TestLine,
     TokenPage,
     TurnView,
     VerdictView,
 )
+from hone.view.runs import outcome_totals
 
 SCRIPT = "<script>alert(1)</script>"
 EVIL = f"{SCRIPT}\"'><img src=x onerror=alert(2)>\u202e\x1b[31m</script>]]>{{{{ 7*7 }}}}"
@@ -133,8 +141,54 @@ def node(index: int, parent: int | None, *, sampled: bool, texts: tuple[str, ...
     )
 
 
+def evaluation(shown: RunLine) -> EvaluationPage:
+    result = {"instance_id": TASK, "sample": 0, "resolved": True, "exit_status": "resolved", "group": EVIL}
+    result |= {"patch_source": None, "n_steps": 3, "error": TEXT, "elapsed": 2.0, "run_dir": "r-0"}
+    result |= {"score": 0.5, "prompt_tokens": 5, "tokens": 2, "engine_s": 1.0, "command_timeouts": 0}
+    rows = [result, {**result, "sample": 1, "resolved": False, "exit_status": "unresolved"}]
+    prices = EvaluateSettings(price_per_million_prompt=1.0)
+    return EvaluationPage(
+        line=shown,
+        summary=summarise(rows, prices, model=EVIL, data=EVIL, trainable=False, args={EVIL: EVIL}),
+        notes=(EVIL,),
+        outcomes=outcome_totals(["resolved", "unresolved"]),
+        tasks=(
+            TaskLine(
+                id=TASK,
+                group=EVIL,
+                solved="sometimes",
+                resolved=1,
+                samples=2,
+                score=0.5,
+                outcomes={"resolved": 1},
+                rollouts=("r-0",),
+            ),
+        ),
+        samples=(),
+        distributions=tuple(distributions(rows, prices)),
+        files=("summary.json",),
+    )
+
+
+def paired() -> RunComparison:
+    one, two = {TASK: [True], "same": [True]}, {TASK: [False], "same": [True]}
+    return RunComparison(
+        names=(EVIL, EVIL),
+        models=(EVIL, EVIL),
+        first=resolve_rate(one),
+        second=resolve_rate(two),
+        paired=compare(one, two),
+        meaning=EVIL,
+        changed=(Changed(id=TASK, first=(1, 1), second=(0, 1), rollouts=(("r-0",), ("r-0",))),),
+        unpaired=((EVIL,), ()),
+        outcomes={"resolved": (2, 1), "engine_error": (0, 1)},
+        figures={EVIL: (1.0, 2.0)},
+        settings={EVIL: (EVIL, {EVIL: EVIL})},
+    )
+
+
 class HandMade(Library):
-    """Runs: `first` (running), `second`, `evaluated`."""
+    """Runs: `first` (running), `second`, and the evaluations `evaluated` and `again`."""
 
     def __init__(self, rollouts: int = 3) -> None:
         self.state = RunState.RUNNING
@@ -147,22 +201,13 @@ class HandMade(Library):
             line("first", state=self.state),
             line("second"),
             line("evaluated", RunKind.EVALUATION),
+            line("again", RunKind.EVALUATION),
         )
 
     def run(self, name: str) -> RunPage | EvaluationPage:
         found = self._line(name)
         if found.kind is RunKind.EVALUATION:
-            task = {
-                "id": TASK,
-                "resolved": 1,
-                "samples": 2,
-                "score": 0.5,
-                "outcomes": {"resolved": 1},
-                "rollouts": ["r-0"],
-            }
-            return EvaluationPage(
-                line=found, summary={"low": 0.4, "high": 0.6, "n": 3}, outcomes={"resolved": 2}, tasks=(task,)
-            )
+            return evaluation(found)
         return RunPage(
             line=found,
             counts={"dispatched": 9, "trained": 3, "masked": 1, "dropped": {EVIL: 2}, "in_flight": 1},
@@ -301,7 +346,13 @@ class HandMade(Library):
             runs=lines,
             panels=((EVIL, tuple(series(name) for name in names)),),
             differences=((EVIL, (EVIL,) * len(names)),),
+            paired=paired() if {line.kind for line in lines} == {RunKind.EVALUATION} else None,
+            unpaired="",
         )
+
+    def file(self, name: str, path: str) -> Path:
+        self._line(name)
+        return Path(__file__)
 
     def _line(self, name: str) -> RunLine:
         for each in self.runs():

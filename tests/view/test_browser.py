@@ -106,6 +106,8 @@ def test_pages_of_a_finished_quickstart_are_sound(
         for each in ask(f"{server}/api/runs"):
             by_kind.setdefault(each["kind"], []).append(each["name"])
         reader.visit(f"{server}/runs/{by_kind['evaluation'][0]}", "evaluation")
+        first, second = by_kind["evaluation"][:2]
+        reader.visit(f"{server}/compare?run={first}&run={second}", "paired")
         first, second = by_kind["training"][:2]
         reader.visit(f"{server}/compare?run={first}&run={second}", "compare")
     assert reader.faults == []

@@ -194,11 +194,36 @@ def test_evaluation_is_shown_before_it_has_ended(tmp_path: Path) -> None:
     assert isinstance(page, EvaluationPage)
 
     assert (page.line.state, page.summary["n"], page.summary["resolved"]) == (RunState.STOPPED, 2, 1)
-    assert page.outcomes == {"resolved": 1, "unresolved": 1, "sandbox_error": 1}
+    assert {each.outcome: each.total for each in page.outcomes} == {
+        "resolved": 1,
+        "unresolved": 1,
+        "sandbox_error": 1,
+    }
     (task,) = page.tasks
-    assert (task["id"], task["resolved"], task["samples"], len(task["rollouts"])) == ("train-0007", 1, 2, 3)
+    assert (task.id, task.resolved, task.samples, len(task.rollouts)) == ("train-0007", 1, 2, 3)
+    assert page.notes[0].startswith("1 of 3 samples ended in an infrastructure fault.")
     table = library.rollouts("test", Filter(outcome="resolved"))
     assert library.rollout("test", table.rows[0].directory or "").row.resolved is True
+
+
+def test_files_of_a_run_are_those_that_pages_name(tmp_path: Path) -> None:
+    folder = make_evaluation(tmp_path / "test")
+    (folder / "secret.txt").touch()
+    library = Library([folder])
+    rollout = library.rollouts("test", Filter()).rows[0].directory
+    assert library.file("test", "results.jsonl") == folder / "results.jsonl"
+    assert library.file("test", f"rollouts/{rollout}/patch.diff").is_file()
+    for path in (
+        "summary.json",  # not there yet
+        "secret.txt",
+        "../test/results.jsonl",
+        "rollouts/../results.jsonl",
+        f"rollouts/{rollout}/../../results.jsonl",
+        f"rollouts/{rollout}",
+        "",
+    ):
+        with pytest.raises(NotFound, match=r"no file|no stored rollout"):
+            library.file("test", path)
 
 
 def test_comparison_has_one_series_per_run(run: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hone.view.records import Lane, OutcomeSteps, Panel, Point, Series
 from hone.view.web.figures import figure, outcome_class, outcome_order
@@ -53,7 +54,8 @@ class Chart:
     y_ticks: tuple[Tick, ...]
     lines: tuple[Line, ...]
     bars: tuple[Bars, ...]
-    hover: str  # JSON: {"px": [...], "steps": [...], "rows": [{"name", "css", "text": [...], "py": [...]}]}
+    # JSON: {"axis": "step", "px": [...], "steps": [...], "rows": [{"name", "css", "text", "py"}]}
+    hover: str
     summary: str  # for readers who do not see it
 
     width: float = WIDTH
@@ -92,8 +94,15 @@ def panel_chart(panel: Panel) -> Chart | None:
     return line_chart(panel.title, panel.note, panel.series)
 
 
-def line_chart(title: str, note: str, series: Sequence[Series]) -> Chart | None:
-    """Return a chart of series over steps; None where no series has a finite point."""
+def line_chart(
+    title: str, note: str, series: Sequence[Series], *, axis: str = "step", log: bool = False
+) -> Chart | None:
+    """Return a chart of series over steps; None where no series has a finite point.
+
+    Args:
+        axis: what a step is called.
+        log: draw over the logarithm of the step, which is then at least 1, with a tick at each step.
+    """
     kept = [(each, _finite(each.points)) for each in series]
     kept = [(each, points) for each, points in kept if points]
     if not kept:
@@ -102,7 +111,13 @@ def line_chart(title: str, note: str, series: Sequence[Series]) -> Chart | None:
     steps = sorted({point.step for _, points in kept for point in points})
     values = [v for _, points in kept for p in points for v in (p.value, p.low, p.high) if v is not None]
     low, high, y_values = _axis(min(values), max(values), unit)
-    x_of = _scale(steps[0], steps[-1], LEFT, WIDTH - RIGHT)
+    place = math.log if log else float
+    across = _scale(place(steps[0]), place(steps[-1]), LEFT, WIDTH - RIGHT)
+
+    def x_of(step: float) -> float:
+        return across(place(step))
+
+    each_step = tuple(Tick(at=round(x_of(s), 1), label=str(s)) for s in steps)
     y_of = _scale(low, high, HEIGHT - BOTTOM, TOP)
     lines = tuple(
         _line(each, points, index % COLOURS, x_of, y_of) for index, (each, points) in enumerate(kept)
@@ -120,12 +135,14 @@ def line_chart(title: str, note: str, series: Sequence[Series]) -> Chart | None:
     return Chart(
         title=title,
         note=note,
-        x_ticks=_step_ticks(steps[0], steps[-1], x_of),
+        x_ticks=each_step if log else _step_ticks(steps[0], steps[-1], x_of),
         y_ticks=tuple(Tick(at=round(y_of(v), 1), label=_tick_label(v, unit)) for v in y_values),
         lines=lines,
         bars=(),
-        hover=json.dumps({"px": [round(x_of(s), 1) for s in steps], "steps": steps, "rows": rows}),
-        summary="; ".join(_summary(each, points) for each, points in kept),
+        hover=json.dumps(
+            {"axis": axis, "px": [round(x_of(s), 1) for s in steps], "steps": steps, "rows": rows}
+        ),
+        summary="; ".join(_summary(each, points, axis) for each, points in kept),
     )
 
 
@@ -170,7 +187,7 @@ def outcome_chart(outcomes: Sequence[OutcomeSteps]) -> Chart | None:
         y_ticks=tuple(Tick(at=round(y_of(v), 1), label=_tick_label(v, "")) for v in y_values),
         lines=(),
         bars=tuple(bars),
-        hover=json.dumps({"px": centre, "steps": steps, "rows": rows}),
+        hover=json.dumps({"axis": "step", "px": centre, "steps": steps, "rows": rows}),
         summary="; ".join(f"{each.outcome}: {each.total} rollouts" for each in ordered),
     )
 
@@ -186,6 +203,23 @@ def validation_chart(validations: Sequence[Point]) -> Chart | None:
     series = Series(name="validation", title="Resolve rate", unit="%", points=tuple(validations))
     note = "Of the validation tasks, with the weights after the step; the band is its 95 % interval."
     return line_chart("Validation", note, (series,))
+
+
+def pass_chart(summary: Mapping[str, Any]) -> Chart | None:
+    """Return the chart of pass@k with its interval, over log k; None for fewer than two values of k."""
+    intervals: Mapping[str, Sequence[float]] = summary["pass_at_interval"]
+    points = tuple(
+        Point(step=int(k), value=mean, low=intervals[k][0], high=intervals[k][1])
+        for k, mean in summary["pass_at"].items()
+    )
+    if len(points) < 2:
+        return None
+    series = Series(name="pass_at", title="pass@k", unit="%", points=points)
+    note = (
+        f"The chance that at least one of k samples resolves its task, estimated without bias from up to "
+        f"{points[-1].step} samples of a task; every task counts alike. The band is the 95 % interval."
+    )
+    return line_chart("pass@k", note, (series,), axis="k =", log=True)
 
 
 def spark_path(points: Sequence[Point], width: float = 120.0, height: float = 32.0) -> str:
@@ -327,12 +361,12 @@ def _point_text(point: Point | None, unit: str) -> str:
     return f"{text} ({figure(point.low, unit)} to {figure(point.high, unit)})"
 
 
-def _summary(series: Series, points: Sequence[Point]) -> str:
+def _summary(series: Series, points: Sequence[Point], axis: str) -> str:
     """Return one sentence about a series."""
     values = [point.value for point in points]
-    ends = f"{figure(values[0], series.unit)} at step {points[0].step}"
+    ends = f"{figure(values[0], series.unit)} at {axis} {points[0].step}"
     if len(points) > 1:
-        ends += f" to {figure(values[-1], series.unit)} at step {points[-1].step}"
+        ends += f" to {figure(values[-1], series.unit)} at {axis} {points[-1].step}"
     low, high = figure(min(values), series.unit), figure(max(values), series.unit)
     return f"{series.title}: {ends}, from {low} to {high}"
 

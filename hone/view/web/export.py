@@ -9,11 +9,10 @@ from pathlib import Path
 from hone.utils.errors import HoneError, writing
 from hone.view.errors import NotFound
 from hone.view.library import Library
-from hone.view.records import EvaluationPage, Filter, RolloutRow, RunKind, RunLine
-from hone.view.web.html import ASSETS, render
+from hone.view.records import EvaluationPage, Filter, RolloutRow, RunLine
+from hone.view.web.html import ASSETS, read_asset, render
 from hone.view.web.links import Links, file_of, page_path
-from hone.view.web.pages import COMPARED, PAGES, Asked
-from hone.view.web.server import read_asset
+from hone.view.web.pages import PAGES, Asked, compared
 
 ALL = 1_000_000  # rows of an exported table, which is not cut into pages
 
@@ -73,9 +72,8 @@ def _jobs(library: Library) -> Iterator[_Job]:
     yield _Job(route="/", path={})
     for line in lines:
         yield from _run_jobs(library, line)
-    trainings = [line.name for line in lines if line.kind is RunKind.TRAINING]
-    if COMPARED[0] <= len(trainings) <= COMPARED[1]:
-        yield _Job(route="/compare", path={}, query=tuple(("run", name) for name in trainings))
+    if names := compared(lines):
+        yield _Job(route="/compare", path={}, query=tuple(("run", name) for name in names))
 
 
 def _run_jobs(library: Library, line: RunLine) -> Iterator[_Job]:
@@ -98,7 +96,7 @@ def _other_tasks(library: Library, name: str) -> list[str]:
     """Return the tasks that the page of a run links to, beside those of its rollouts."""
     page = library.run(name)
     if isinstance(page, EvaluationPage):
-        return [str(task["id"]) for task in page.tasks]
+        return [task.id for task in page.tasks]
     return [*(each.task_id for each in page.running), *page.set_aside]
 
 

@@ -6,7 +6,7 @@ import math
 import time
 
 from hone.evaluate.words import duration, number, percent
-from hone.outcomes import OUTCOME_RULES
+from hone.outcomes import OUTCOME_RULES, Outcome
 
 _ORDER = {outcome.value: index for index, outcome in enumerate(OUTCOME_RULES)}
 NOTHING = "–"  # noqa: RUF001 - a dash stands for nothing
@@ -29,6 +29,11 @@ def reward(value: float | None) -> str:
     return NOTHING if value is None else f"{value:+.3g}"
 
 
+def points(share: float) -> str:
+    """Return a difference of two shares in percentage points: "+12.5", "-3.1"."""
+    return f"{100 * share:+.1f}"
+
+
 def ago(at: float | None) -> str:
     """Return how long ago a Unix time was: "12 s ago", "3 h ago"."""
     if at is None:
@@ -43,6 +48,11 @@ def ago(at: float | None) -> str:
 def moment(at: float | None) -> str:
     """Return a Unix time as local date and time."""
     return NOTHING if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def fault(outcome: str) -> str:
+    """Return who is at fault when a rollout ends so: "none", "policy" or "infrastructure"."""
+    return OUTCOME_RULES[Outcome(outcome)].fault.value
 
 
 def outcome_class(outcome: str | None) -> str:

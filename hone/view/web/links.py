@@ -1,15 +1,20 @@
-"""Addresses of pages: absolute paths on the server, relative file names in an export."""
+"""Addresses of pages: paths on the server, relative file names in an export and beside a single page."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
 import re
 import urllib.parse
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _NAME_MAX = 120  # characters of a folder's name in an export
+REPORT = "report.html"  # of an evaluation and of a sweep, in their directory
 
 
 def page_path(*parts: str) -> str:
@@ -36,7 +41,8 @@ class Links:
     """Addresses as seen from one page."""
 
     page: str  # path of the page that holds them
-    static: bool = False
+    static: bool = False  # in an export, without a server
+    alone: ClassVar[bool] = False
 
     def __call__(self, *parts: str, query: str = "", fragment: str = "") -> str:
         """Return the address of a page, such as `link("runs", name, "rollouts", query="step=3")`."""
@@ -44,8 +50,37 @@ class Links:
         address = self._relative(file_of(path)) if self.static else path
         return address + (f"?{query}" if query else "") + (f"#{fragment}" if fragment else "")
 
+    def file(self, run: str, *parts: str) -> str:
+        """Return the address of a file of a run; "" in an export, which holds pages only."""
+        return "" if self.static else page_path("runs", run, "files", *parts)
+
     def asset(self, name: str) -> str:
         return self._relative(f"assets/{name}") if self.static else f"/assets/{name}"
 
     def _relative(self, file: str) -> str:
         return posixpath.relpath(file, posixpath.dirname(file_of(self.page)) or ".")
+
+
+@dataclass(frozen=True, slots=True)
+class FileLinks:
+    """Addresses as seen from one file that stands alone, with neither a server nor other pages around it.
+
+    Only what lies on the disk when the page is written has an address: files of a run, and its report. Any
+    other one is "", so that the page shows its text without a link.
+    """
+
+    page: Path  # the file
+    runs: Mapping[str, Path]  # name -> directory, of the runs that the page shows
+    static: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
+
+    def __call__(self, *parts: str, query: str = "", fragment: str = "") -> str:
+        return self.file(parts[1], REPORT) if len(parts) == 2 and parts[0] == "runs" else ""
+
+    def file(self, run: str, *parts: str) -> str:
+        path = self.runs[run].joinpath(*parts)
+        if not path.is_file():
+            return ""
+        return urllib.parse.quote(
+            os.path.relpath(path.resolve(), self.page.parent.resolve()), errors="replace"
+        )

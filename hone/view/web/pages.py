@@ -10,8 +10,10 @@ from typing import Any
 from hone.outcomes import Outcome
 from hone.view.library import Library
 from hone.view.records import (
+    ComparisonPage,
     EvaluationPage,
     Filter,
+    RunKind,
     RunLine,
     RunPage,
     RunState,
@@ -51,9 +53,21 @@ def runs_page(library: Library, asked: Asked) -> Page:
     return Page(
         template="runs.html.jinja",
         record=lines,
-        values={"lines": lines},
+        values={"lines": lines, "compared": compared(lines)},
         live=any(line.state is RunState.RUNNING for line in lines),
     )
+
+
+def compared(lines: Sequence[RunLine]) -> list[str]:
+    """Return the runs that an export compares, the oldest first: its trainings, else its evaluations.
+
+    [] where there are fewer than two of a kind, or more than one chart can show.
+    """
+    for kind in (RunKind.TRAINING, RunKind.EVALUATION):
+        names = [line.name for line in reversed(lines) if line.kind is kind]
+        if COMPARED[0] <= len(names) <= COMPARED[1]:
+            return names
+    return []
 
 
 def run_page(library: Library, asked: Asked) -> Page:
@@ -61,10 +75,7 @@ def run_page(library: Library, asked: Asked) -> Page:
     live = record.line.state is RunState.RUNNING
     if isinstance(record, EvaluationPage):
         return Page(
-            template="evaluation.html.jinja",
-            record=record,
-            values={"page": record, "run": record.line},
-            live=live,
+            template="evaluation.html.jinja", record=record, values=evaluation_values(record), live=live
         )
     panels = [charts.panel_chart(panel) for panel in record.panels]
     every = (*panels[:1], charts.validation_chart(record.validations), *panels[1:])
@@ -82,6 +93,16 @@ def run_page(library: Library, asked: Asked) -> Page:
         },
         live=live,
     )
+
+
+def evaluation_values(record: EvaluationPage) -> dict[str, Any]:
+    """Return what the template of an evaluation takes."""
+    return {
+        "page": record,
+        "run": record.line,
+        "totals": {each.outcome: each.total for each in record.outcomes},
+        "curve": charts.pass_chart(record.summary),
+    }
 
 
 def _heads(record: RunPage) -> list[Any]:
@@ -183,14 +204,15 @@ def compare_page(library: Library, asked: Asked) -> Page:
     return Page(
         template="compare.html.jinja",
         record=record,
-        values={
-            "page": record,
-            "charts": [
-                chart for title, series in record.panels if (chart := charts.line_chart(title, "", series))
-            ],
-        },
+        values=comparison_values(record),
         live=any(line.state is RunState.RUNNING for line in record.runs),
     )
+
+
+def comparison_values(record: ComparisonPage) -> dict[str, Any]:
+    """Return what the template of a comparison takes."""
+    drawn = [chart for title, series in record.panels if (chart := charts.line_chart(title, "", series))]
+    return {"page": record, "charts": drawn}
 
 
 PAGES: Mapping[str, Callable[[Library, Asked], Page]] = {

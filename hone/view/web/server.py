@@ -6,7 +6,6 @@ import hashlib
 import os
 import urllib.parse
 from collections.abc import Callable, Collection
-from importlib import resources
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
@@ -31,7 +30,7 @@ from hone.view.errors import NotFound
 from hone.view.library import Library
 from hone.view.values import to_json
 from hone.view.web import access
-from hone.view.web.html import ASSETS, render
+from hone.view.web.html import ASSETS, read_asset, render
 from hone.view.web.links import Links
 from hone.view.web.pages import PAGES, Asked, Page
 from hone.view.web.query import BadQuery
@@ -85,6 +84,7 @@ def make_view_app(library: Library, *, token: str, hosts: Collection[str]) -> AS
             Route(f"/api{path}", _endpoint(library, make, as_json=True), methods=["GET"])
             for path, make in PAGES.items()
         ),
+        Route("/runs/{run}/files/{file:path}", _file(library), methods=["GET"]),
         Route("/runs", lambda _: RedirectResponse("/", 308), methods=["GET"]),
         *(
             Route(path, _endpoint(library, make, as_json=False), methods=["GET"])
@@ -111,6 +111,15 @@ def _endpoint(
     return answer
 
 
+def _file(library: Library) -> Callable[[Request], Response]:
+    def answer(request: Request) -> Response:
+        path = library.file(request.path_params["run"], request.path_params["file"])
+        media_type = "application/octet-stream" if path.suffix == ".parquet" else "text/plain"
+        return _answer(request, path.read_bytes(), media_type)
+
+    return answer
+
+
 def _answer(request: Request, body: bytes, media_type: str) -> Response:
     """Return the body, or 304 where the browser has it already."""
     tag = f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
@@ -118,11 +127,6 @@ def _answer(request: Request, body: bytes, media_type: str) -> Response:
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type=media_type)
-
-
-def read_asset(name: str) -> bytes:
-    """Return a file that pages load; `name` is one of ASSETS."""
-    return (resources.files("hone.view.web") / "assets" / name).read_bytes()
 
 
 def _asset(request: Request) -> Response:

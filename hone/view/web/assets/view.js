@@ -83,7 +83,7 @@ const pointAt = (svg, index) => {
   });
   cursor.replaceChildren(rule, ...marks);
   const rows = chart.rows.filter((row) => row.text[index] !== "").map((row) => [row.name.replaceAll("_", " "), row.text[index], row.css]);
-  showTip([make("b", `step ${chart.steps[index]}`), tipTable(rows)], box.left + chart.px[index] * box.width / width, box.top + box.height / 2);
+  showTip([make("b", `${chart.axis} ${chart.steps[index]}`), tipTable(rows)], box.left + chart.px[index] * box.width / width, box.top + box.height / 2);
 };
 const leaveChart = (svg) => { find(".cursor", svg).replaceChildren(); hideTip(); };
 document.addEventListener("pointermove", (event) => {

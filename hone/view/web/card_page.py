@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from hone.evaluate.html import render
 from hone.grading.variation import FACTORS
+from hone.view.web.html import render
+from hone.view.web.links import FileLinks
 
 SHOWN = 500  # tasks listed; the JSON file has all
 _REASONS = {
@@ -34,8 +37,11 @@ def card_page(card: Mapping[str, Any], data: str) -> str:
     plain = card["runs"][0]
     return render(
         "card.html.jinja",
+        FileLinks(Path(), {}),
+        live=False,
         card=card,
         data=data,
+        address=urllib.parse.quote(data, errors="replace"),
         counts=card["counts"],
         refused=[each for each in tasks if not each["admitted"]][:SHOWN],
         admitted=[each for each in tasks if each["admitted"]][:SHOWN],
