@@ -219,25 +219,17 @@ class Command:
 
 def _is_too_long(argument: str) -> bool:
     """Return whether Linux refuses to pass an argument, or a variable with its name, to any program."""
-    # no character takes more than four bytes
-    return 4 * len(argument) > ARGUMENT_MAX and len(argument.encode("utf-8", "replace")) > ARGUMENT_MAX
+    return 4 * len(argument) > ARGUMENT_MAX < len(argument.encode("utf-8", "replace"))
 
 
-def _not_started(program: str, reason: str, merge_stderr: bool, on_output: OnOutput | None) -> ExecResult:
-    """Return the result of a command that cannot be started, as a shell reports it."""
-    said = f"sandbox: {program}: {reason}\n".encode("utf-8", "replace")
-    stdout, stderr = (said, b"") if merge_stderr else (b"", said)
+def _too_long(program: str, merge_stderr: bool, on_output: OnOutput | None) -> ExecResult:
+    """Return the result of a command that an argument keeps from starting, as a shell reports it."""
+    said = f"sandbox: {program}: Argument list too long\n".encode("utf-8", "replace")
     if on_output is not None:
         on_output("stdout" if merge_stderr else "stderr", said)
-    return ExecResult(
-        exit_code=126,
-        stdout=stdout,
-        stderr=stderr,
-        stdout_bytes=len(stdout),
-        stderr_bytes=len(stderr),
-        timed_out=False,
-        seconds=0.0,
-    )
+    stdout, stderr = (said, b"") if merge_stderr else (b"", said)
+    sizes = {"stdout_bytes": len(stdout), "stderr_bytes": len(stderr)}
+    return ExecResult(exit_code=126, stdout=stdout, stderr=stderr, **sizes, timed_out=False, seconds=0.0)
 
 
 class Sandbox(ABC):
@@ -277,7 +269,7 @@ class Sandbox(ABC):
         if not argv or not all(isinstance(a, str) for a in argv):
             raise ValueError(f"a command is a string or a non-empty list of strings, got {command!r}")
         if any(map(_is_too_long, (*argv, *(f"{name}={value}" for name, value in (env or {}).items())))):
-            return _not_started(argv[0], "Argument list too long", merge_stderr, on_output)
+            return _too_long(argv[0], merge_stderr, on_output)
         return await self._exec(
             Command(
                 argv=argv,

@@ -151,7 +151,7 @@ TYPICAL: Mapping[str, Typical] = {
             "RUN --mount=type=cache,target=/var/cache/pip touch /var/cache/pip/x && echo cached > out\n"
             "RUN --mount=type=bind,source=list.txt,target=/tmp/list.txt cat /tmp/list.txt >> out\n"
         ),
-        command="cat out; ls -A /var/cache/pip 2>/dev/null; ls /tmp",
+        command="cat out; ls -A /var/cache/pip 2>/dev/null; cat /tmp/*",  # its mount point stays
         prints="cached\none\n",
         files={"list.txt": "one\n"},
     ),
