@@ -59,9 +59,16 @@ class RunReader:
 
     @property
     def kind(self) -> RunKind:
-        if (self.directory / LEDGER).is_file():
+        if self.has_ledger:
             return RunKind.TRAINING
-        return RunKind.EVALUATION if (self.directory / RESULTS).is_file() else RunKind.ROLLOUTS
+        if (self.directory / RESULTS).is_file():
+            return RunKind.EVALUATION
+        return RunKind.TRAINING if (self.directory / METRICS).is_file() else RunKind.ROLLOUTS
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether a training samples rollouts of its own, as SFT and a replay do not."""
+        return (self.directory / LEDGER).is_file()
 
     @property
     def is_running(self) -> bool:
@@ -80,10 +87,10 @@ class RunReader:
         """The last committed step; None before the first commit, and without a ledger."""
         return self._ledger()[2]
 
-    def metrics(self, kind: str = "train") -> Sequence[Mapping[str, Any]]:
-        """Return the last record of each step of one series, in order of step."""
+    def metrics(self, kind: str | None = None) -> Sequence[Mapping[str, Any]]:
+        """Return the last record of each step of one series, in order of step; None: that of the training."""
         records = self._read("metrics", (METRICS,), self._read_metrics)
-        return records.get(kind, ())
+        return records.get(kind or ("train" if "train" in records else "sft"), ())
 
     def results(self) -> Sequence[Mapping[str, Any]]:
         """Return the last result of each sample of an evaluation. Raises ValueError for a damaged line."""
@@ -178,7 +185,7 @@ class RunReader:
         return self._read("ledger", (LEDGER, f"{LEDGER}-wal"), self._read_ledger)
 
     def _read_ledger(self) -> tuple[Sequence[Entry], Sequence[SetAside], int | None]:
-        if not (self.directory / LEDGER).is_file():
+        if not self.has_ledger:
             return (), (), None
         with Ledger.read(self.directory) as ledger:
             return ledger.entries(), ledger.tasks_set_aside(), ledger.last_step

@@ -38,7 +38,7 @@ def find_runs(directories: Iterable[Path]) -> dict[str, Path]:
 
 def is_run(path: Path) -> bool:
     """Return whether a directory holds a training, an evaluation or stored rollouts."""
-    if any((path / name).is_file() for name in (LEDGER, RESULTS)):
+    if any((path / name).is_file() for name in (LEDGER, RESULTS, METRICS)):
         return True
     return (path / "rollouts").is_dir() and path.name not in _INSIDE
 
@@ -70,7 +70,7 @@ def run_line(reader: RunReader) -> RunLine:
     """Return one line about a run. Raises LedgerError or ValueError for a damaged file."""
     kind = reader.kind
     if kind is RunKind.TRAINING:
-        return _training_line(reader)
+        return _training_line(reader) if reader.has_ledger else _fit_line(reader)
     if kind is RunKind.EVALUATION:
         return _evaluation_line(reader)
     return RunLine(
@@ -101,6 +101,23 @@ def _training_line(reader: RunReader) -> RunLine:
         rollouts=len(reader.entries()),
         resolve_rate=metrics[-1].get("resolve_rate") if metrics else None,
         updated_at=_modified(*(reader.directory / name for name in (LEDGER, f"{LEDGER}-wal", METRICS))),
+    )
+
+
+def _fit_line(reader: RunReader) -> RunLine:
+    """Return the line of SFT or of a replay, which ends with a checkpoint of its last step."""
+    metrics = reader.metrics()
+    last = metrics[-1]["step"] if metrics else -1
+    return RunLine(
+        name=reader.name,
+        directory=str(reader.directory),
+        kind=RunKind.TRAINING,
+        state=_state(reader, finished=(reader.directory / "checkpoints" / f"step-{last:06d}").is_dir()),
+        step=last + 1,
+        steps=None,
+        rollouts=0,
+        resolve_rate=None,
+        updated_at=_modified(reader.directory / METRICS),
     )
 
 

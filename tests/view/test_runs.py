@@ -264,3 +264,19 @@ def test_recipe_is_compared_with_its_parent(run: Path, tmp_path: Path) -> None:
     assert isinstance(without, RunPage)
     assert without.parent == ""
     assert "model.path" in {each.key for each in without.differences}
+
+
+def test_sft_is_a_training_without_rollouts(tmp_path: Path) -> None:
+    folder = tmp_path / "all" / "sft"
+    folder.mkdir(parents=True)
+    records = [{"kind": "sft", "step": step, "time": 0.0, "loss": 3.0 - step} for step in range(2)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    library = Library([tmp_path / "all"])
+    (line,) = library.runs()
+    assert (line.name, line.kind, line.state, line.step) == ("sft", RunKind.TRAINING, RunState.STOPPED, 2)
+    page = library.run("sft")
+    assert isinstance(page, RunPage)
+    assert [(panel.title, len(panel.series[0].points)) for panel in page.panels] == [("Loss", 2)]
+
+    (folder / "checkpoints" / "step-000001").mkdir(parents=True)
+    assert [line.state for line in library.runs()] == [RunState.FINISHED]

@@ -59,12 +59,12 @@ def runs_page(library: Library, asked: Asked) -> Page:
 
 
 def compared(lines: Sequence[RunLine]) -> list[str]:
-    """Return the runs that an export compares, the oldest first: its trainings, else its evaluations.
+    """Return the runs with rollouts that an export compares, the oldest first: trainings, else evaluations.
 
     [] where there are fewer than two of a kind, or more than one chart can show.
     """
     for kind in (RunKind.TRAINING, RunKind.EVALUATION):
-        names = [line.name for line in reversed(lines) if line.kind is kind]
+        names = [line.name for line in reversed(lines) if line.kind is kind and line.rollouts]
         if COMPARED[0] <= len(names) <= COMPARED[1]:
             return names
     return []
