@@ -38,6 +38,12 @@ def hone(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str
     return done
 
 
+def train(*arguments: str, command: str = "train") -> None:
+    """Train to the end; a run whose rollouts all end in the same way learns nothing, and says so."""
+    done = hone(command, *arguments, check=False)
+    assert done.returncode == 0 or "nothing was learnt" in done.stderr, done.stderr
+
+
 def sets(run_dir: Path, **more: object) -> list[str]:
     values = {"run_dir": run_dir, **SMALL, **{key.replace("__", "."): value for key, value in more.items()}}
     return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hone.train.metrics import read_metrics
-from tests.e2e.small_run import RECIPE, hone, sets
+from tests.e2e.small_run import RECIPE, hone, sets, train
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full, pytest.mark.timeout(1500)]
 
@@ -30,7 +30,7 @@ SCORED = {
 def scored(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A step of training from the small quickstart's start, with that model for its judge, too."""
     run_dir = tmp_path_factory.mktemp("scored") / "run"
-    hone("train", str(RECIPE), *sets(run_dir, model__path=finished / "start", **SCORED))
+    train(str(RECIPE), *sets(run_dir, model__path=finished / "start", **SCORED))
     return run_dir
 
 
@@ -55,7 +55,7 @@ def test_scores_are_stored_shown_and_counted(scored: Path) -> None:
 
 def test_replay_recomputes_advantages_from_stored_scores(scored: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
-    hone("replay", str(scored), "--out", str(again), "--set", "judge.coefficient=0.25")
+    train(str(scored), "--out", str(again), "--set", "judge.coefficient=0.25", command="replay")
     (made,), (weighed,) = read_metrics(scored), read_metrics(again)
     assert weighed.get("judge/votes") == made.get("judge/votes")
     assert weighed["reward"] == pytest.approx(made["reward"])  # the order of a sum may differ

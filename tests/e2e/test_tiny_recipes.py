@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hone.rollout.ledger import Ledger
-from tests.e2e.small_run import REPOSITORY, hone
+from tests.e2e.small_run import REPOSITORY, train
 
 TINY = sorted((REPOSITORY / "recipes").glob("*-tiny.toml"))
 SMALL = {
@@ -30,9 +30,7 @@ SMALL = {
 def test_tiny_recipe_trains_two_steps(recipe: Path, tmp_path: Path):
     values = {"run_dir": tmp_path / "run", **SMALL}
     sets = [word for item in values.items() for word in ("--set", "{}={}".format(*item))]
-    done = hone("train", str(recipe), *sets, check=False)
-    # after eight demonstrations, every rollout may end in the same way and teach nothing
-    assert done.returncode == 0 or "nothing was learnt" in done.stderr, done.stderr
+    train(str(recipe), *sets)
     with Ledger.read(tmp_path / "run") as ledger:
         assert ledger.balance().steps == 2
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
