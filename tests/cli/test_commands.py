@@ -231,6 +231,7 @@ def evaluation(folder: Path, resolved: list[bool]) -> Path:
             "sample": 0,
             "resolved": won,
             "exit_status": "resolved" if won else "unresolved",
+            "run_dir": f"t{i}__1",
         }
         for i, won in enumerate(resolved)
     ]
