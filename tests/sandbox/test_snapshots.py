@@ -148,7 +148,11 @@ for top in sys.argv[1:]:
     for folder, folders, files in os.walk(top):
         print(folder, os.listdir(folder))
         for path in [folder, *(os.path.join(folder, name) for name in files + folders)]:
-            info = os.lstat(path)
+            try:
+                info = os.lstat(path)
+            except PermissionError:  # in a folder that can be listed and not entered
+                print([path])
+                continue
             facts = [path, oct(info.st_mode), info.st_uid, info.st_gid, info.st_mtime_ns]
             if stat.S_ISLNK(info.st_mode):
                 facts += [os.readlink(path), info.st_size]
