@@ -50,7 +50,9 @@ def quickstart(run: Path) -> Path:
 
 def take(server: str, chromium: str, profile: Path, out: Path) -> None:
     """Write run-light.png, run-dark.png, tokens.png and curve.png into `out`."""
-    name = next(line["name"] for line in ask(f"{server}/api/runs") if line["kind"] == "training")
+    name = next(
+        line["name"] for line in ask(f"{server}/api/runs") if line["kind"] == "training" and line["rollouts"]
+    )
     rollout = telling_rollout(server, name)
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(

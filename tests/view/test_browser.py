@@ -43,12 +43,9 @@ def run_dir(quickstart: subprocess.Popen[str]) -> Path:
 
 
 def training(server: str, *, state: str) -> dict[str, Any] | None:
-    """Return the training that is in a state and has finished a step."""
-    lines = ask(f"{server}/api/runs")
-    return next(
-        (each for each in lines if each["kind"] == "training" and each["state"] == state and each["step"]),
-        None,
-    )
+    """Return the training with rollouts that is in a state and has finished a step."""
+    lines = [each for each in ask(f"{server}/api/runs") if each["kind"] == "training" and each["rollouts"]]
+    return next((each for each in lines if each["state"] == state and each["step"]), None)
 
 
 def stored_rollout(server: str, run: str) -> dict[str, Any]:
