@@ -25,7 +25,8 @@ test: install lint ## Lint, types, import floors, and the tests of every part; m
 
 test-full: install lint ## Everything: every provider, chaos, soak, engines; no limit on time
 	@scripts/install-services.sh --full
-	HYPOTHESIS_PROFILE=full $(PYTEST) -m "not sglang" -n 4 $(GROUPED) --durations=40
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m "not sglang and not full" -n 4 $(GROUPED)
+	HYPOTHESIS_PROFILE=full $(PYTEST) -m "full and not sglang" -n 3 $(GROUPED) --durations=40
 	$(BIN)/python benchmarks/soak_sandboxes.py --minutes 5
 	$(MAKE) mutants
 
