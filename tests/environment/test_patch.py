@@ -114,6 +114,11 @@ def test_protected_path_is_dropped_and_reported(path: str) -> None:
     assert filtered.text == _new_file("a.py") + _new_file("b.py")
 
 
+@pytest.mark.parametrize("path", ["a", "a/b", "a/b/c"])
+def test_file_in_place_of_a_folder_of_protected_files_is_dropped(path: str) -> None:
+    assert filter_patch(_new_file(path), ["a/b/c/data.json"]).removed_paths == (path,)
+
+
 def test_rename_from_or_to_a_protected_path_is_dropped() -> None:
     rename = "diff --git a/{0} b/{1}\nsimilarity index 100%\nrename from {0}\nrename to {1}\n"
     patch = rename.format("conftest.py", "x.py") + rename.format("y.py", "tests/conftest.py")

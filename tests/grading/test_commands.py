@@ -129,6 +129,12 @@ commands = {envpython} -m unittest {posargs:discover -s tests}
 """
 
 
+def test_command_whose_result_tox_ignores_is_followed() -> None:
+    found = led("tox --current-env -e a", tox_ini="[testenv:a]\ncommands = -pytest a.py\n")
+    assert found is not None
+    assert (found.suite, found.files) == (Suite.PYTEST, ("a.py",))
+
+
 def test_environment_of_tox_that_runs_pytest_is_followed() -> None:
     found = led("tox --current-env -epy39 -v -- tests/test_build.py", tox_ini=SPHINX)
     assert found is not None
