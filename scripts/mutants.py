@@ -153,7 +153,8 @@ def measure_reach(worker: Worker, path: Path) -> Reach:
 def _listed() -> list[str]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return sorted({name for name in listed.split("\0") if name and (ROOT / name).is_file()})
+    kept = {name for name in listed.split("\0") if name and (ROOT / name).exists()}
+    return sorted(kept)  # `recipes`, a link to a folder, is one of them
 
 
 def digest() -> str:
