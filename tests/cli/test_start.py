@@ -12,20 +12,9 @@ from hone.curate.journal import Journal
 from hone.tasks.formats import save
 from hone.tasks.sources import load_all
 from tests.cli.in_process import Hone
-from tests.curate.mining.projects import BASE, FIXED, TESTS, Project
+from tests.curate.mining.projects import BASE, FIXED, NAMES, TESTS, Project
 from tests.tasks.test_division import seeded
 
-NAMES = """\
-def title(name):
-    words = [word for word in name.split(" ") if word]
-    return " ".join(word[:1].upper() + word[1:] for word in words)
-
-
-def shorten(name, length=10, end="..."):
-    if len(name) <= length:
-        return name
-    return name[: length - len(end)] + end
-"""
 CASE = """\
 import unittest
 

@@ -7,20 +7,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.curate.mining.projects import BASE, FIXED, TESTS
+from tests.curate.mining.projects import BASE, FIXED, NAMES, TESTS
 
-# More functions with tests, so that there is something to seed bugs in.
-NAMES = """\
-def title(name):
-    words = [word for word in name.split(" ") if word]
-    return " ".join(word[:1].upper() + word[1:] for word in words)
-
-
-def shorten(name, length=10, end="..."):
-    if len(name) <= length:
-        return name
-    return name[: length - len(end)] + end
-"""
 TESTS_OF_NAMES = """\
 from shop.names import shorten, title
 

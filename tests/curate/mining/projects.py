@@ -22,6 +22,19 @@ BASE = {
 FIXED = 'def total(prices):\n    """The sum of all prices."""\n    return sum(price for price in prices)\n'
 TESTS = BASE["tests/test_prices.py"] + "\n\ndef test_of_three():\n    assert total([1, 2, 3]) == 6\n"
 
+# `shop/names.py`: so that there is something to seed bugs in.
+NAMES = """\
+def title(name):
+    words = [word for word in name.split(" ") if word]
+    return " ".join(word[:1].upper() + word[1:] for word in words)
+
+
+def shorten(name, length=10, end="..."):
+    if len(name) <= length:
+        return name
+    return name[: length - len(end)] + end
+"""
+
 
 class Project:
     """A git repository that grows commit by commit, a day apart."""
