@@ -19,15 +19,16 @@ from hone.view.run_page import run_page
 from hone.view.runs import run_line
 
 Chart = tuple[str, tuple[Series, ...]]  # title, one series per run
-MOST = 6  # runs that one chart can show
+COMPARED = (2, 6)  # runs of a comparison: at least, and at most, as one chart can show
 # Settings that name the measured policy, and one without effect on it.
 EXPECTED_DIFFERENCES = ("model", "engine.model_name", "tasks.allow_overlap")
 
 
 def comparison_page(readers: Sequence[RunReader]) -> ComparisonPage:
     """Return two to six runs over each other. Raises NotFound for another number of runs."""
-    if not 2 <= len(readers) <= MOST:
-        raise NotFound(f"{len(readers)} runs were named: compare two to {MOST}")
+    fewest, most = COMPARED
+    if not fewest <= len(readers) <= most:
+        raise NotFound(f"{len(readers)} runs were named: compare two to {most}")
     pages = [
         evaluation_panels(reader) if reader.kind is RunKind.EVALUATION else run_page(reader).panels
         for reader in readers

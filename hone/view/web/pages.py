@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hone.outcomes import Outcome
+from hone.view.comparison import COMPARED
 from hone.view.library import Library
 from hone.view.records import (
     ComparisonPage,
@@ -22,7 +23,6 @@ from hone.view.web import charts, compact
 from hone.view.web.query import BadQuery, read_filter, read_first, write_filter
 
 PER_PAGE = 100  # rollouts of a table on the server
-COMPARED = (2, 6)  # runs of a comparison: at least, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
