@@ -11,7 +11,14 @@ from hone.evaluate.statistics import Mean, Rate
 MARK = "<!-- below: made by benchmarks/arena.py -->"
 WIDTH, ROW, LEFT, RIGHT, TOP = 760, 26, 230, 40, 34
 SIGNIFICANT = 0.05
-INK, PALE, POINT, BEFORE = "#24292f", "#d0d7de", "#0969da", "#cf222e"
+STYLE = """<style>
+.page { fill: #ffffff; } text { fill: #24292f; } .grid { stroke: #d0d7de; } .seed { fill: #0969da; }
+.interval, .mean { stroke: #24292f; fill: none; } .before { stroke: #cf222e; stroke-dasharray: 4 3; }
+@media (prefers-color-scheme: dark) {
+.page { fill: #0d1117; } text { fill: #e6edf3; } .grid { stroke: #30363d; } .seed { fill: #4493f8; }
+.interval, .mean { stroke: #e6edf3; } .before { stroke: #f85149; }
+}
+</style>"""
 
 
 def percent(rate: Rate) -> str:
@@ -89,26 +96,26 @@ def plot(rows: Sequence[Row], before: Rate) -> str:
     ticks = [tick / 10 for tick in range(11) if tick / 10 >= first - 1e-9]
     for tick in ticks:
         shapes.append(
-            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 8}" y2="{height}" stroke="{PALE}"/>'
+            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 8}" y2="{height}" class="grid"/>'
         )
         shapes.append(
             f'<text x="{x(tick):.1f}" y="{TOP - 14}" text-anchor="middle">{100 * tick:.0f} %</text>'
         )
     shapes.append(
         f'<line x1="{x(before.rate):.1f}" x2="{x(before.rate):.1f}" y1="{TOP - 8}" y2="{height}" '
-        f'stroke="{BEFORE}" stroke-dasharray="4 3"/>'
+        'class="before"/>'
     )
     for number, row in enumerate(rows):
         y = TOP + ROW * number + ROW / 2
         shapes.append(f'<text x="{LEFT - 12}" y="{y + 4:.1f}" text-anchor="end">{escape(row.name)}</text>')
         shapes.append(
             f'<line x1="{x(row.test.low):.1f}" x2="{x(row.test.high):.1f}" y1="{y:.1f}" y2="{y:.1f}" '
-            f'stroke="{INK}" stroke-width="2"/>'
+            'class="interval" stroke-width="2"/>'
         )
-        shapes += [f'<circle cx="{x(rate):.1f}" cy="{y:.1f}" r="4" fill="{POINT}"/>' for rate in row.seeds]
-        shapes.append(f'<circle cx="{x(row.test.rate):.1f}" cy="{y:.1f}" r="4" fill="none" stroke="{INK}"/>')
+        shapes += [f'<circle cx="{x(rate):.1f}" cy="{y:.1f}" r="4" class="seed"/>' for rate in row.seeds]
+        shapes.append(f'<circle cx="{x(row.test.rate):.1f}" cy="{y:.1f}" r="4" class="mean"/>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-        f'font-size="12" fill="{INK}"><rect width="100%" height="100%" fill="white"/>'
+        f'font-size="12">{STYLE}<rect width="100%" height="100%" class="page"/>'
         f"{''.join(shapes)}</svg>\n"
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from hone.config import Command, Layer, RunSettings, assign, make_plan, resolve
+from hone.config import Command, ConfigError, Layer, RunSettings, assign, make_plan, resolve
+from hone.config.fitting import refusal
+from hone.config.placement import devices_of_run
 from hone.launch.rundir import claimed, require_own
+from hone.utils.devices import find_devices
 from hone.utils.errors import UsageError
 
 Recipe = str | Path | RunSettings
@@ -40,6 +43,12 @@ def resolved(
         changed = ", ".join(overrides or {}) or "other arguments"
         raise UsageError(f"these settings are resolved already: pass {changed} to hone.config.resolve")
     return recipe
+
+
+def require_fits(settings: RunSettings, command: Command) -> None:
+    """Raise ConfigError unless the work fits this machine; blocks."""
+    if problem := refusal(settings, command, devices_of_run(settings, find_devices())):
+        raise ConfigError(problem)
 
 
 def require_possible(settings: RunSettings, command: Command) -> None:

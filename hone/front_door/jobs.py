@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hone.config import Layer, RunSettings, assign
-from hone.front_door.arguments import Overrides, Recipe, require_possible, resolved
+from hone.front_door.arguments import Overrides, Recipe, require_fits, require_possible, resolved
 from hone.front_door.blocking import block_on
 from hone.front_door.rollouts import agent_layers, policy_layers, replaced
 from hone.launch.reporter import Reporter, make_reporter, set_library_variables
@@ -82,6 +82,8 @@ def evaluate(
         _require_one_temperature(ready)
         if given is None:
             require_possible(ready, "eval")
+        else:
+            require_fits(ready, "eval")
         return ready
 
     async def work(reporter: Reporter) -> dict[str, Any]:

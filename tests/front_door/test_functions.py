@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,11 @@ def test_unusable_arguments_are_refused_before_any_sandbox(tmp_path: Path):
     task = tasks(1)[0]
     with pytest.raises(UsageError, match=r"engine nowhere is neither `local` nor an address"):
         hone.run(task, engine="nowhere")
+    sizes = {"hidden_size": 8192, "intermediate_size": 32768, "num_hidden_layers": 200, "vocab_size": 400}
+    model = {"model_type": "qwen3", "num_attention_heads": 64, **sizes}  # 200 billion parameters
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    with pytest.raises(ConfigError, match="GiB"):
+        hone.evaluate([task], model=tmp_path, engine="local", out=tmp_path / "out", progress=False)
 
 
 def test_run_is_read_into_tables(tmp_path: Path):

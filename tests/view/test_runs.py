@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from hone.config import dump, resolve
 from hone.outcomes import Outcome
@@ -19,6 +20,7 @@ from hone.view.rollout_page import page_of
 from hone.view.rollouts import rollout_table
 from hone.view.runs import find_runs
 from hone.view.values import json_ready
+from hone.view.web.server import LOOPBACK_HOSTS, make_view_app
 from tests.cli.fake_run import make_run, trajectory
 
 
@@ -277,6 +279,11 @@ def test_sft_is_a_training_without_rollouts(tmp_path: Path) -> None:
     page = library.run("sft")
     assert isinstance(page, RunPage)
     assert [(panel.title, len(panel.series[0].points)) for panel in page.panels] == [("Loss", 2)]
+
+    app = make_view_app(library, token="", hosts=LOOPBACK_HOSTS)
+    shown = TestClient(app, base_url="http://localhost").get("/runs/sft").text
+    assert "Loss" in shown
+    assert not any(word in shown for word in ("Rollouts", "In flight", "Running now"))
 
     (folder / "checkpoints" / "step-000001").mkdir(parents=True)
     assert [line.state for line in library.runs()] == [RunState.FINISHED]

@@ -32,7 +32,15 @@ from hone.policy.gateway import Gateway, Limit, Session, SessionLimits, open_gat
 from hone.policy.gateway.record import Exchange
 from hone.policy.messages import key_of
 from hone.policy.reply import Chat, ToolCall
-from hone.sandbox.contract import TUNNEL_PATH, ExecResult, Mount, Sandbox, SandboxLost, SandboxSpec
+from hone.sandbox.contract import (
+    ARGUMENT_MAX,
+    TUNNEL_PATH,
+    ExecResult,
+    Mount,
+    Sandbox,
+    SandboxLost,
+    SandboxSpec,
+)
 from hone.sandbox.init.bundle import forward_port_command
 from hone.sandbox.owners import private_directory
 from hone.types import Message, Task, Turn
@@ -47,7 +55,6 @@ _JOIN_TIMEOUT_S = 30.0
 _SEND_TIMEOUT_S = 60.0
 _NO_LIMIT_S = 7 * 24 * 3600.0
 _KEPT = 4096  # characters of the head and of the tail of an output, for the record
-_ARGUMENT_MAX = 131_071  # bytes; MAX_ARG_STRLEN of Linux, without the null
 _LIMITS = {
     Limit.CALLS: Outcome.TURN_LIMIT,
     Limit.SAMPLED_TOKENS: Outcome.TOKEN_LIMIT,
@@ -133,10 +140,10 @@ class BlackboxAgent:
         command = [fill(word, values) for word in self.program.run.command]
         env = {name: fill(text, values) for name, text in self.program.run.env.items()}
         for text in (*command, *env.values()):
-            if "\0" in text or len(text.encode()) > _ARGUMENT_MAX:
+            if "\0" in text or len(text.encode()) > ARGUMENT_MAX:
                 raise AgentFailed(
                     f"{self.program.name} cannot be given this task: an argument of its command has a null "
-                    f"or more than {_ARGUMENT_MAX} bytes; let it read {{{{ prompt_file }}}} instead"
+                    f"or more than {ARGUMENT_MAX} bytes; let it read {{{{ prompt_file }}}} instead"
                 )
         return command, env
 
