@@ -55,6 +55,16 @@ def test_share_is_that_of_files() -> None:
     assert draw(EVERY, TEXTS, 1, chance) is not None
 
 
+def test_equal_chances_draw_the_same_files() -> None:
+    files = [f"t{i:02}.py" for i in range(64)]
+    chance = random.Random(0)
+    expected = {file for file in files if chance.random() < 0.5}
+    several = [control(0, file=file) for file in files]
+    drawn = draw(several, dict.fromkeys(files, TEXT), 0.5, random.Random(0))
+    assert drawn is not None
+    assert set(drawn.editions[0].texts) == expected
+
+
 @given(seed=st.integers())
 def test_test_with_several_controls_gets_one_of_them(seed: int) -> None:
     several = [control(0, "t.py::a"), control(1, "t.py::a"), control(2, "t.py::a", "t.py::b")]

@@ -123,6 +123,9 @@ EVIDENCE: dict[str, Tree] = {
     },
     "an imported hook": {"conftest.py": "from helpers.text import pytest_runtest_protocol\n"},
     "ignored files": {"tests/conftest.py": CONFTEST + "\ncollect_ignore = [\n    'test_visible.py',\n]\n"},
+    "ignored files below many comments": {
+        "conftest.py": "collect_ignore = [\n" + "    # no\n" * 60 + "    'tests/test_visible.py',\n]\n"
+    },
     "an entry point": {
         "pyproject.toml": PYPROJECT + '\n[project.entry-points.pytest11]\nx = "stats"\n',
     },
@@ -191,6 +194,7 @@ HONEST: dict[str, Tree] = {
     "an own test of what may be absent": {
         "tests/test_own.py": "import pytest\n\nnp = pytest.importorskip('numpy')\n"
     },
+    "a test for a compiler": {"speed/test_speed.pyx": "import pytest\n\npytest.skip('slow')\n"},
     "a fixture": {"tests/conftest.py": CONFTEST + "\n\n@pytest.fixture\ndef one():\n    return 1\n"},
     "a marker": {
         "conftest.py": "def pytest_configure(config):\n    config.addinivalue_line('markers', 'slow: slow')\n"

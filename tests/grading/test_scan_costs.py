@@ -54,6 +54,11 @@ def test_search_in_blocks_finds_what_one_search_finds(distance: int) -> None:
     ]
 
 
+def test_match_of_no_character_between_two_blocks_is_found_once() -> None:
+    text = f"{' ' * BLOCK}x"
+    assert [match.span() for match in find_all(compile_search("(?=x)"), text)] == [(BLOCK, BLOCK)]
+
+
 def test_code_that_moves_is_not_new_however_often_it_does() -> None:
     lines = [f"a = '_pytest.m{i}'" for i in range(2000)]
     assert scan_patch(parse_patch(edited("x.py", lines, lines)), task()) is None

@@ -49,6 +49,7 @@ def edits(body: str, *, head: str = HEAD) -> list[tuple[str, str]]:
         ("with pytest.raises((ValueError, KeyError)):\n    f(1)", "(ValueError, KeyError)", "IndexError"),
         ("with pytest.warns(UserWarning, match='x'):\n    f(1)", "UserWarning", "RuntimeWarning"),
         ("pytest.raises(ValueError, f, 1)", "ValueError", "IndexError"),
+        ("with self.assertRaises(ValueError):\n    f(1)", "ValueError", "IndexError"),
         ("self.assertEqual(f(1), 3)", "3", "4"),
         ("self.assertEqual(f(1), other)", "other", "[other]"),
         ("self.assertTrue(f(1))", "assertTrue", "assertFalse"),
@@ -78,6 +79,12 @@ def test_exception_may_become_either_of_two_others() -> None:
     found = edits("with pytest.raises(LookupError):\n    f(1)")[:2]
     assert [old for old, _ in found] == ["LookupError", "LookupError"]
     assert len({new for _, new in found} - {"LookupError"}) == 2
+
+
+def test_message_that_an_exception_must_match_may_be_changed() -> None:
+    found = edits("with pytest.raises(ValueError, match='x', check='y'):\n    f(1)")
+    assert ("'x'", "'y'") in found
+    assert ("'y'", "'z'") not in found
 
 
 def test_function_on_one_line_gets_a_false_assertion_on_it() -> None:
