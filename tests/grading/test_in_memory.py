@@ -7,17 +7,18 @@ import dataclasses
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from hone.grading import Grader, GraderError, GradingSettings
 from hone.grading.in_sandbox.hone_tally import HELLO
+from hone.grading.run import Edition
 from hone.grading.variation import Variation, variation_of
 from hone.sandbox import ExecResult, Sandbox, SandboxLost, SandboxSpec
 from hone.sandbox.contract import Command, ProviderUnavailable
-from hone.types import Environment, Task, TestStatus, Verdict
+from hone.types import Control, Environment, Task, TestStatus, Verdict
 from tests.environment.scripted import ScriptedProvider, ScriptedSandbox, ended
 from tests.grading.example import make_task
 
@@ -50,11 +51,15 @@ class TreeProvider(ScriptedProvider):
         self.started.append(TreeSandbox(self.answer, spec, self.tree))
         return self.started[-1]
 
-    def script(self) -> str:
-        """Return the script that the newest sandbox was given last."""
+    def written(self) -> dict[str, bytes]:
+        """Return path -> content of the files that the newest sandbox was given."""
         sandbox = self.started[-1]
         assert isinstance(sandbox, TreeSandbox)
-        return list(sandbox.written.values())[-1].decode()
+        return sandbox.written
+
+    def script(self) -> str:
+        """Return the script that the newest sandbox was given last."""
+        return list(self.written().values())[-1].decode()
 
 
 def image_task(**checks: object) -> Task:
@@ -147,10 +152,12 @@ def test_run_of_a_variation_gets_its_variables_its_order_and_its_parts(tmp_path:
             runners.append(command)
         return ended()
 
-    grader = Grader(TreeProvider(answer), GradingSettings(), cache=tmp_path)
+    provider = TreeProvider(answer)
+    grader = Grader(provider, GradingSettings(), cache=tmp_path)
+    task = image_task(test_files={"tests/t.py": "# caf\udce9\n"})
     for number in (0, 1, 2):
         with pytest.raises(GraderError, match="the test runner did not start"):
-            asyncio.run(grader.grade_trusted(image_task(), "", variation_of(number)))
+            asyncio.run(grader.grade_trusted(task, "", variation_of(number)))
     plain, ordered, *parts = runners
     assert plain.env == {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
     assert b"hone_order" not in plain.stdin
@@ -161,6 +168,8 @@ def test_run_of_a_variation_gets_its_variables_its_order_and_its_parts(tmp_path:
         True,
         True,
     ]
+    assert all(b'"test_files": {}' in part.stdin for part in parts)
+    assert provider.written() == {"/testbed/tests/t.py": b"# caf\xe9\n"}
 
 
 def test_log_of_a_script_gives_its_statuses(tmp_path: Path) -> None:
@@ -228,8 +237,9 @@ def report(command: Command, **fields: object) -> ExecResult:
     return ended(stdout=HELLO + f"{nonce} {json.dumps([whole])}\n".encode())
 
 
-def test_tests_of_a_script_need_not_be_utf8(tmp_path: Path) -> None:
+def test_script_runs_with_its_own_python_and_tests_in_any_encoding(tmp_path: Path) -> None:
     jobs: list[dict[str, object]] = []
+    pythons: list[str] = []
 
     def answer(command: Command) -> ExecResult:
         if command.argv[-1].endswith(".sh"):
@@ -238,12 +248,14 @@ def test_tests_of_a_script_need_not_be_utf8(tmp_path: Path) -> None:
             return ended(stdout=f"{border}\0".join(parts).encode())
         if "hone_start" in command.argv[-1]:
             jobs.append(json.loads(command.stdin[4 : 4 + struct.unpack("!I", command.stdin[:4])[0]]))
+            pythons.append(command.argv[-3])
             return report(command, statuses={"tests/t.py::a": "p"})
         return ended()
 
     provider = TreeProvider(answer, {"/testbed/tests/t.py": b"# caf\xe9\n"})
     grade(provider, pytest_task(), tmp_path, patch="")
     assert [job["test_files"] for job in jobs] == [{"tests/t.py": "# caf\udce9\n"}]
+    assert pythons == ["/usr/bin/python"]
 
 
 def test_suite_with_evidence_of_tampering_is_unfinished(tmp_path: Path) -> None:
@@ -251,3 +263,49 @@ def test_suite_with_evidence_of_tampering_is_unfinished(tmp_path: Path) -> None:
     grader = Grader(provider, GradingSettings(), cache=tmp_path)
     run = asyncio.run(grader.run_suite(image_task(), "", ["tests/t.py"]))
     assert (run.finished, run.log) == (False, "a test was replaced")
+
+
+def ran(command: Command, **fields: object) -> ExecResult:
+    """Answer the apply script, and the runner after its one test passed; other commands print nothing."""
+    if is_apply(command):
+        return applied(command)
+    return report(command, statuses="p", **fields) if "hone_start" in command.argv[-1] else ended()
+
+
+def test_fault_under_the_reference_patch_needs_no_second_run(tmp_path: Path) -> None:
+    provider = TreeProvider(lambda command: ran(command, finished=False))
+    with pytest.raises(GraderError, match="with the reference patch either: the test session did not run"):
+        grade(provider, image_task(gold_patch=PATCH), tmp_path)
+    assert len(provider.started) == 1
+
+
+def test_run_out_of_time_is_not_compared_with_the_reference_patch(tmp_path: Path) -> None:
+    provider = TreeProvider(lambda command: ran(command, finished=False, timed_out=True))
+    verdict = grade(provider, image_task(), tmp_path)
+    assert (verdict.resolved, verdict.log) == (False, "\nthe tests were stopped after 1 s")
+    assert len(provider.started) == 1
+
+
+def test_control_of_another_text_is_a_grader_error(tmp_path: Path) -> None:
+    control = Control(file="tests/t.py", start=0, old="1", new="2", tests=("tests/t.py::a",))
+    task = image_task(controls=(control,), test_files={"tests/t.py": "3"})
+    grader = Grader(TreeProvider(ran), GradingSettings(controls=1), cache=tmp_path)
+    with pytest.raises(GraderError, match="a control does not fit its test file"):
+        asyncio.run(grader.grade_uncached(task, ""))
+
+
+def test_trusted_files_that_the_tests_name_may_be_edited_too(tmp_path: Path) -> None:
+    found: list[dict[str, str]] = []
+
+    def edit(texts: Mapping[str, str]) -> list[Edition]:
+        found.append(dict(texts))
+        return [Edition()]
+
+    def answer(command: Command) -> ExecResult:
+        return ended(stdout=b"tests/values.json\0") if command.argv[0] == "find" else ran(command)
+
+    provider = TreeProvider(answer, {"/testbed/tests/values.json": b"[1]"})
+    grader = Grader(provider, GradingSettings(), cache=tmp_path)
+    test = "open('tests/values.json')\n"
+    asyncio.run(grader.run_edited(image_task(test_files={"tests/t.py": test}), PATCH, edit))
+    assert found == [{"tests/t.py": test, "tests/values.json": "[1]"}]

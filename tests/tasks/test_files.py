@@ -122,6 +122,13 @@ def test_prompt_file_keeps_the_row_and_changes() -> None:
         assert inner["instance"] == {**row, "problem_statement": "Better told."}
 
 
+def test_request_carries_its_row_and_no_messages() -> None:
+    (task,) = import_rows([ROW], FORMATS["swe-bench"]).tasks
+    parameters = FORMATS["nemo-gym"].write(task)["responses_create_params"]
+    assert parameters["input"] == []
+    assert json.loads(parameters["metadata"]["instance_dict"])["instance_id"] == ROW["instance_id"]
+
+
 def test_edition_5_row_keeps_image_script_parser_and_rule() -> None:
     newer = {"image": "me/x:1", "eval_script": "run", "log_parser": "parse_log_x", "eval_type": "fail_only"}
     (task,) = import_rows([{**ROW, **newer}], FORMATS["swe-bench"]).tasks

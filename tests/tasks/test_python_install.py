@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 
 from hone.tasks.errors import TaskError
-from hone.tasks.python import SITE_TARGET, install, tool
+from hone.tasks.python import SITE_TARGET, compiled, install, tool
+from hone.tasks.python.interpreters import own_interpreter
 from hone.types import Environment
 from tests.tasks.index import index
 
@@ -90,6 +91,13 @@ def test_slow_compilation_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(TaskError, match="were not compiled within 0 s"):
         install(environment(distribution="thing==1.5"), tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("site-")]
+
+
+def test_failed_build_names_its_error_and_not_what_follows(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "_COMPILERS", ("bash",))  # the command below needs no other
+    command = "echo 'calc.c:3: error: no such type'; echo 'make: leaving the directory'; exit 1"
+    with pytest.raises(TaskError, match=r"cannot be compiled: calc\.c:3: error: no such type$"):
+        compiled.build_in_place(tmp_path, command, own_interpreter(), None, "")
 
 
 def test_concurrent_callers_share_one_build(index, tmp_path, monkeypatch):

@@ -94,12 +94,18 @@ def test_versions_are_of_two_days(index: DatedIndex, tmp_path: Path):
 
 
 def test_later_step_changes_the_choice_of_an_earlier_one(index: DatedIndex, tmp_path: Path):
-    made = lock(
-        tree(tmp_path / "tree", "click<2", "six"),
-        pip_packages=("click==2.0",),
-        install="pip install .",
-    )
+    folder = tree(tmp_path / "tree", "click<2", "six")
+    (folder / "pyproject.toml").write_text(BUILD_SYSTEM)
+    (folder / "setup.cfg").write_text("[metadata]\nname = thing\n")  # alone, without a setup.py
+    made = lock(folder, pip_packages=("click==2.0",), install="pip install .")
     assert "click==1.0" in made.requirements
+
+
+def test_tree_that_is_no_project_requires_nothing(index: DatedIndex, tmp_path: Path):
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "pyproject.toml").write_text("[tool.ruff]\nline-length = 80\n")
+    made = lock(tmp_path / "tree", pip_packages=("six",), install="pip install .")
+    assert (made.requirements, made.distribution) == (("pytest==2.0", "six==2.0"), "")
 
 
 def test_packages_of_conda_alone_are_left_out_and_named(index: DatedIndex, tmp_path: Path):

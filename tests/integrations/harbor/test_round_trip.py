@@ -89,6 +89,13 @@ def test_unreadable_folder_does_not_hide_the_others(tmp_path: Path) -> None:
     assert "`schema_version`" in imported.refused[0].reason
 
 
+def test_files_of_a_folder_are_in_the_order_of_their_names(tmp_path: Path) -> None:
+    names = [f"{letter}.txt" for letter in "kdgbahfcijel"]
+    for name in names:
+        (tmp_path / name).touch()
+    assert list(read_folder(tmp_path)) == sorted(names)
+
+
 def test_links_in_a_folder_are_refused(tmp_path: Path) -> None:
     write_all(tmp_path, dict(list(folders().items())[:1]))
     (name,) = (each.name for each in tmp_path.iterdir())
