@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 
 from benchmarks.parts.predictions import diff
-from hone.environment import compiled_libraries, filter_patch, resolve_environment
+from hone.environment import (
+    EnvironmentSettings,
+    PatchRefused,
+    TaskEnvironment,
+    changes_sources,
+    compiled_libraries,
+    filter_patch,
+    put_libraries,
+    resolve_environment,
+)
 from hone.grading import Grader, GradingSettings
-from hone.sandbox import make_provider
+from hone.sandbox import ExecResult, Sandbox, SandboxSpec, make_provider
 from hone.sandbox.contract import Limits
 from hone.sandbox.settings import SandboxSettings
 from hone.tasks.errors import TaskError
 from hone.tasks.python.compiled import declares_extensions
 from hone.tasks.workspace import prepare
 from hone.types import Checks, Environment, Task, Verdict
+from tests.environment.scripted import ScriptedProvider, ScriptedSandbox, ended
 from tests.grading.calc import git
 
 needs_compiler = [
@@ -114,6 +124,112 @@ def libraries_of(task: Task, patch: str, root: Path) -> set[str]:
 )
 def test_setup_tells_whether_there_are_extensions(setup: str, has_some: bool):
     assert declares_extensions(setup) is has_some
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("calc/fast.c", True),
+        ("setup.py", True),
+        ("pyproject.toml", True),
+        ("meson.build", True),
+        ("calc/setup.py", False),
+        ("calc/fast.so", False),
+    ],
+)
+def test_sources_and_the_build_of_the_repository_are_compiled_again(path: str, changes: bool):
+    assert changes_sources(["README.md", path]) is changes
+
+
+class TreeSandbox(ScriptedSandbox):
+    """Has one tree to download, and records what is uploaded."""
+
+    def __init__(self, spec: SandboxSpec, tree: tuple[str, ...], build: ExecResult) -> None:
+        super().__init__(lambda command: ended() if "apply" in command.argv else build, spec)
+        self.tree = tree
+        self.uploads: list[tuple[Path, str]] = []
+
+    async def download(self, source: str, target: Path) -> None:
+        for name in self.tree:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).touch()
+        (target / "link.so").symlink_to("/etc/passwd")
+        await super().download(source, target)
+
+    async def upload(self, source: Path, target: str) -> None:
+        self.uploads.append((source, target))
+
+
+class TreeProvider(ScriptedProvider):
+    def __init__(self, *tree: str, build: ExecResult) -> None:
+        super().__init__()
+        self.tree, self.build = tree, build
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        self.started.append(TreeSandbox(spec, self.tree, self.build))
+        return self.started[-1]
+
+
+def build(provider: TreeProvider, command: str = "make", *protected: str) -> set[str]:
+    async def run() -> set[str]:
+        environment = TaskEnvironment(image="host", layer=None, wrapper=("wrapper",))
+        settings, patch = EnvironmentSettings(build_timeout_s=9), filter_patch("", ())
+        async with compiled_libraries(
+            provider, environment, command, "/testbed", patch, protected, settings=settings, limits=Limits()
+        ) as folder:
+            return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+
+    return asyncio.run(run())
+
+
+def test_only_libraries_where_a_patch_may_write_leave_a_build():
+    kept = ("calc/fast.so", "calc/windows.pyd", "datasets.so")
+    refused = ("conftest.so", "calc/pytest.abi3.so", "_pytest.so", "data/x.so", "calc/fast.c")
+    provider = TreeProvider(*kept, *refused, build=ended())
+    assert build(provider, "make -s fast", "data/") == set(kept)
+    (sandbox,) = provider.started
+    command = sandbox.commands[-1]
+    assert command.argv[:3] == ["wrapper", "bash", "-c"]
+    assert "(make -s fast)" in command.argv[3]
+    assert command.timeout_s == 9
+    ((source, _),) = sandbox.downloads
+    assert source.startswith("/tmp/build.")
+    assert f"own={source.removesuffix('/tree')};" in command.argv[3]
+    assert sandbox.closed
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (
+            ended(1, b"fast.c:1: caf\xe9"),
+            "extensions cannot be compiled: fast.c:1: caf\N{REPLACEMENT CHARACTER}$",
+        ),
+        (ended(-1, timed_out=True), "extensions were not compiled within 9 s$"),
+    ],
+)
+def test_patch_whose_build_fails_is_refused(result: ExecResult, said: str):
+    provider = TreeProvider("calc/fast.so", build=result)
+    with pytest.raises(PatchRefused, match=said):
+        build(provider)
+    assert provider.started[0].closed
+
+
+def put(libraries: Path | None, made_room: ExecResult) -> TreeSandbox:
+    sandbox = TreeSandbox(SandboxSpec(workdir="/testbed"), (), made_room)
+    asyncio.run(put_libraries(sandbox, libraries))
+    return sandbox
+
+
+def test_libraries_replace_those_of_the_tree(tmp_path: Path):
+    (tmp_path / "calc").mkdir()
+    (tmp_path / "calc" / "fast.so").touch()
+    sandbox = put(tmp_path, ended())
+    assert [command.stdin for command in sandbox.commands] == [b"calc/fast.so\0"]
+    assert sandbox.uploads == [(tmp_path, "/testbed")]
+    with pytest.raises(PatchRefused, match="below a link"):
+        put(tmp_path, ended(1))
+    assert put(None, ended(1)).uploads == []
 
 
 class TestWithCompiler:

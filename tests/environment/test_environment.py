@@ -16,11 +16,13 @@ from hone.environment.prepare import prepare_workspace, start_agent_sandbox
 from hone.sandbox import ExecResult, SandboxError, SandboxSpec
 from hone.sandbox.contract import Command, Mount
 from hone.tasks.errors import TaskError
-from hone.tasks.formats import r2e
+from hone.tasks.formats import FORMATS, r2e
+from hone.tasks.harbor.folder import pack
 from hone.tasks.python import SITE_TARGET
 from hone.types import Environment, Task
-from tests.environment.scripted import ScriptedProvider, ended
+from tests.environment.scripted import ScriptedProvider, ScriptedSandbox, ended
 from tests.grading.example import make_task
+from tests.integrations.harbor.folders import folder
 
 IMAGE = Environment(image="docker://example/image", repo="owner/some.project", commit="c0ffee")
 
@@ -195,3 +197,23 @@ def test_agent_sandbox_has_the_repository_and_its_requirements(
     assert spec.env == {"A": "1", "PYTHONPATH": f"/w/src:{SITE_TARGET}"}
     assert [mount.target for mount in spec.mounts] == ["/x", "/srv/hone/base.git", SITE_TARGET]
     assert provider.started[0].commands == []
+
+
+def test_agent_sandbox_of_a_harbor_task_has_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    written: dict[str, tuple[bytes, int]] = {}
+
+    async def write(sandbox: ScriptedSandbox, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        written[path] = (data, mode)
+
+    monkeypatch.setattr(ScriptedSandbox, "write", write)
+    files = {
+        **folder("x", ask="a", test="", solution=""),
+        "environment/bin/run.sh": pack(b"run", executable=True),
+    }
+    provider = ScriptedProvider()
+    start(FORMATS["harbor"].read({"name": "x", "folder": files}), provider, tmp_path)
+    spec = provider.started[0].spec
+    assert (spec.image, spec.workdir, spec.layer) == ("host", "/app", None)
+    assert spec.env == {"A": "1"}
+    assert [mount.target for mount in spec.mounts] == ["/x", "/srv/hone/base.git"]
+    assert written == {"/app/start.txt": (b"start\n", 0o644), "/app/bin/run.sh": (b"run", 0o755)}

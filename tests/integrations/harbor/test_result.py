@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import subprocess
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hone.environment import BrokenTree, PatchRefused
-from hone.environment.result_tree import changed_files, commit_stream, diff_stream, make_directory
+from hone.environment import (
+    BrokenTree,
+    EnvironmentSettings,
+    PatchRefused,
+    extract_result,
+    filter_patch,
+    put_result,
+    result_tree,
+)
+from hone.environment.result import take_base
+from hone.environment.result_tree import (
+    changed_files,
+    commit_stream,
+    diff_stream,
+    make_directory,
+    stays_inside,
+)
+from hone.sandbox import ExecResult
+from hone.sandbox.contract import Command
+from tests.environment.scripted import ScriptedSandbox, ended
 
 NAMES = st.text(
     st.characters(blacklist_characters="/\0", blacklist_categories=("Cs",)), min_size=1, max_size=8
@@ -123,3 +143,113 @@ def test_patch_that_does_not_apply_is_refused(tmp_path: Path) -> None:
     patch = "--- a/app/a\n+++ b/app/a\n@@ -1 +1 @@\n-other\n+new\n"
     with pytest.raises(PatchRefused, match="does not apply"):
         changed_files(patch, base)
+
+
+def test_result_holds_as_many_bytes_as_the_limit_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    patch = "--- /dev/null\n+++ b/app/c\n@@ -0,0 +1 @@\n+1234"
+    monkeypatch.setattr(result_tree, "MAX_BYTES", 5)
+    commit_stream(archive(tmp_path / "now.tar", member("app/b", bytes(5))), base, ROOTS)
+    with pytest.raises(BrokenTree, match="hold more than"):
+        commit_stream(archive(tmp_path / "now.tar", member("app/b", bytes(6))), base, ROOTS)
+    assert [file.content for file in changed_files(f"{patch}\n", base)] == [b"1234\n"]
+    with pytest.raises(PatchRefused, match="files of more than"):
+        changed_files(f"{patch}5\n", base)
+
+
+@pytest.mark.parametrize(
+    ("path", "link", "inside"),
+    [
+        ("app/deep/x", "../a", True),
+        ("app/x", "../b", False),
+        ("app/logs/x", "../a", False),  # the innermost root counts
+        ("etc/x", "a", False),
+    ],
+)
+def test_link_stays_inside_the_root_that_it_is_in(path: str, link: str, inside: bool) -> None:
+    assert stays_inside(path, link, ("app", "app/logs")) is inside
+
+
+def test_result_is_what_changes_below_the_roots_that_exist(tmp_path: Path) -> None:
+    app, settings = tmp_path / "app", EnvironmentSettings()
+    roots = (str(app), str(tmp_path / "missing"))
+
+    def run_here(command: Command) -> ExecResult:
+        done = subprocess.run(command.argv, cwd=command.cwd, capture_output=True, check=False)
+        assert command.on_output is not None
+        command.on_output("stdout", done.stdout)
+        return ended(done.returncode, stderr=done.stderr)
+
+    async def run() -> str:
+        sandbox = ScriptedSandbox(run_here)
+        await take_base(sandbox, roots, tmp_path / "base", timeout_s=9)  # no root exists yet
+        app.mkdir()
+        for name in ("app/new", "outside"):
+            (tmp_path / name).write_text("1\n")
+        return await extract_result(sandbox, roots, tmp_path / "base", settings)
+
+    patch = asyncio.run(run())
+    (file,) = changed_files(patch, tmp_path / "base")
+    assert (f"/{file.path}", file.kind, file.content) == (str(app / "new"), "file", b"1\n")
+
+
+class ResultSandbox(ScriptedSandbox):
+    """Records files that are written, and lines of commands."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda command: ended())
+        self.steps: list[object] = []
+
+    async def _exec(self, command: Command) -> ExecResult:
+        self.steps += command.stdin.decode().splitlines()
+        return await super()._exec(command)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        self.steps.append((path, data, mode))
+
+
+def put(patch: str, base: Path) -> list[object]:
+    sandbox = ResultSandbox()
+    asyncio.run(put_result(sandbox, filter_patch(patch, ()), ROOTS, base, timeout_s=9))
+    return sandbox.steps
+
+
+def test_result_is_put_in_after_links_in_its_way_are_removed(tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/old", b"1"))
+    now = (
+        member("app/deep/x", b"\xff"),
+        member("app/run", b"2", mode=0o755),
+        member("app/to/link", type=tarfile.SYMTYPE, linkname="../run"),
+    )
+    patch = diff_stream(archive(tmp_path / "now.tar", *now), base, ROOTS, max_kib=1024)
+    assert put(patch, base) == [
+        "set -e",
+        "[ ! -L /app ] || rm -f -- /app",
+        "[ ! -L /app/deep ] || rm -f -- /app/deep",
+        "[ ! -L /app/to ] || rm -f -- /app/to",
+        "rm -rf -- /app/deep/x",
+        "rm -rf -- /app/old",
+        "rm -rf -- /app/run",
+        "rm -rf -- /app/to/link",
+        ("/app/deep/x", b"\xff", 0o644),
+        ("/app/run", b"2", 0o755),
+        "set -e",
+        "mkdir -p -- /app/to && ln -s -- ../run /app/to/link",
+    ]
+    assert put("", base) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "said"),
+    [
+        ("etc/x", "100644", "changes /etc/x, which is not part of"),
+        ("app/x", "120000", "makes /app/x a link to '../y', outside of the result"),
+    ],
+)
+def test_result_that_leaves_its_roots_is_refused(path: str, mode: str, said: str, tmp_path: Path) -> None:
+    base = base_of(tmp_path, member("app/a", b"1"))
+    patch = f"diff --git a/{path} b/{path}\nnew file mode {mode}\n--- /dev/null\n+++ b/{path}\n"
+    with pytest.raises(PatchRefused, match=said):
+        put(f"{patch}@@ -0,0 +1 @@\n+../y\n\\ No newline at end of file\n", base)
