@@ -6,6 +6,7 @@ out are git's own files, Python's caches, devices and sockets, and links that le
 
 from __future__ import annotations
 
+import io
 import posixpath
 import tarfile
 import tempfile
@@ -65,8 +66,8 @@ def commit_stream(archive: Path, directory: Path, roots: Sequence[str]) -> str:
     with tempfile.TemporaryFile() as stream:
         try:
             with archive.open("rb") as source:
-                _write_stream(source, stream, [root.strip("/") for root in roots])
-        except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+                _write_stream(_BoundedReader(source), stream, [root.strip("/") for root in roots])
+        except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
             raise BrokenTree(f"the archive of the agent's files cannot be read: {error}") from error
         stream.seek(0)
         data = stream.read()
@@ -144,7 +145,19 @@ def _git(directory: Path, *arguments: str, stdin: bytes = b"", env: dict[str, st
 # --- from tar to git's import format
 
 
-def _write_stream(source: BinaryIO, stream: IO[bytes], roots: Collection[str]) -> None:
+class _BoundedReader(io.RawIOBase):
+    """Raises EOFError at its end, where tarfile would go on block by block to skip a size of any length."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+
+    def read(self, size: int = -1) -> bytes:
+        if not (data := self._source.read(size)):
+            raise EOFError("unexpected end of data")
+        return data
+
+
+def _write_stream(source: _BoundedReader, stream: IO[bytes], roots: Collection[str]) -> None:
     marks: dict[str, int] = {}  # by the path of a file with content; other names of it refer to it
     lines: list[bytes] = []
     left = MAX_BYTES
@@ -152,6 +165,8 @@ def _write_stream(source: BinaryIO, stream: IO[bytes], roots: Collection[str]) -
         for number, member in enumerate(tar):
             if number >= MAX_FILES:
                 raise BrokenTree(f"the agent's files are more than {MAX_FILES}")
+            if member.size < 0:  # would raise the limit
+                raise tarfile.ReadError("the size of a file is negative")
             path = _path_of(member.name, roots)
             if path is None:
                 continue

@@ -161,12 +161,12 @@ class TreeSandbox(ScriptedSandbox):
 
 
 class TreeProvider(ScriptedProvider):
-    def __init__(self, *tree: str, build: ExecResult) -> None:
+    def __init__(self, *tree: str, result: ExecResult) -> None:
         super().__init__()
-        self.tree, self.build = tree, build
+        self.tree, self.result = tree, result
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        self.started.append(TreeSandbox(spec, self.tree, self.build))
+        self.started.append(TreeSandbox(spec, self.tree, self.result))
         return self.started[-1]
 
 
@@ -185,7 +185,7 @@ def build(provider: TreeProvider, command: str = "make", *protected: str) -> set
 def test_only_libraries_where_a_patch_may_write_leave_a_build():
     kept = ("calc/fast.so", "calc/windows.pyd", "datasets.so")
     refused = ("conftest.so", "calc/pytest.abi3.so", "_pytest.so", "data/x.so", "calc/fast.c")
-    provider = TreeProvider(*kept, *refused, build=ended())
+    provider = TreeProvider(*kept, *refused, result=ended())
     assert build(provider, "make -s fast", "data/") == set(kept)
     (sandbox,) = provider.started
     command = sandbox.commands[-1]
@@ -209,7 +209,7 @@ def test_only_libraries_where_a_patch_may_write_leave_a_build():
     ],
 )
 def test_patch_whose_build_fails_is_refused(result: ExecResult, said: str):
-    provider = TreeProvider("calc/fast.so", build=result)
+    provider = TreeProvider("calc/fast.so", result=result)
     with pytest.raises(PatchRefused, match=said):
         build(provider)
     assert provider.started[0].closed

@@ -131,6 +131,40 @@ def test_damaged_stream_is_the_agents_fault(tmp_path: Path) -> None:
         diff_stream(tmp_path / "bad.tar", base, ROOTS, max_kib=1024)
 
 
+def header(kind: bytes, *, name: str = "app/x", **numbers: int) -> bytes:
+    """Return the header of a member; numbers by field, also those that no tar program writes."""
+    offsets = {"size": 124, "real_size": 483}
+    data = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
+    data[156:157] = kind
+    for field, number in numbers.items():
+        data[offsets[field] : offsets[field] + 12] = bytes([255 if number < 0 else 128]) + (
+            number % (1 << 88)
+        ).to_bytes(11, "big")
+    data[148:156] = b" " * 8
+    data[148:156] = b"%06o\0 " % sum(data[:512])
+    return bytes(data)
+
+
+LONG_NAME = header(tarfile.GNUTYPE_LONGNAME, size=6) + b"app/x".ljust(512, b"\0")
+LONG_RECORD = header(tarfile.XHDTYPE, size=512) + (b"9" * 20 + b" path=app/x\n").ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param(header(tarfile.REGTYPE, name="etc/x", size=1 << 62), id="size beyond the end"),
+        pytest.param(header(b"V", size=1 << 80), id="size beyond any file"),
+        pytest.param(header(tarfile.GNUTYPE_SPARSE, size=0, real_size=-1 << 40), id="negative size"),
+        pytest.param(LONG_NAME * 2000, id="names of names"),
+        pytest.param(LONG_RECORD, id="record beyond its header"),
+    ],
+)
+def test_forged_header_is_the_agents_fault(headers: bytes, tmp_path: Path) -> None:
+    (tmp_path / "now.tar").write_bytes(headers + bytes(20480))
+    with pytest.raises(BrokenTree, match="cannot be read"):
+        commit_stream(tmp_path / "now.tar", tmp_path / "base", ROOTS)
+
+
 def test_result_above_the_limit_is_refused(tmp_path: Path) -> None:
     base = base_of(tmp_path, member("app/a", b"1"))
     large = archive(tmp_path / "now.tar", member("app/a", bytes(range(256)) * 400))
