@@ -37,10 +37,13 @@ def find_example(source: str, test: str, line: int, packages: Collection[str]) -
     except SyntaxError:
         return None
     function = next((node for node in _functions(tree.body) if _holds(node, line)), None)
-    failing = next((node for node in function.body if _holds(node, line)), None) if function else None
-    if function is None or failing is None:
+    if function is None:
         return None
-    shown = function.body[: function.body.index(failing) + 1]
+    body = function.body[ast.get_docstring(function, clean=False) is not None :]  # without its docstring
+    failing = next((node for node in body if _holds(node, line)), None)
+    if failing is None:
+        return None
+    shown = body[: body.index(failing) + 1]
     helpers = list(helpers_of(tree, names_of(shown)))
     lines = source.splitlines()
     code = _text(lines, shown)

@@ -30,6 +30,7 @@ def test_errors():
 
 class TestParser:
     def test_reads_numbers(self):
+        '''Numbers are read.'''
         parser = Parser(strict=True)
         parser.feed("1 2")
         assert parser.result() == [1, 2]

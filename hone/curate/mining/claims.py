@@ -57,11 +57,22 @@ def join(claims: Sequence[Claim]) -> Claim:
     first = claims[0]
     return Claim(
         test=first.test,
-        imports=tuple(dict.fromkeys(line for claim in claims for line in claim.imports)),
+        imports=_merged(line for claim in claims for line in claim.imports),
         definitions=tuple(dict.fromkeys(text for claim in claims for text in claim.definitions)),
         arguments=first.arguments,
         statements={place: text for claim in claims for place, text in claim.statements.items()},
         places=tuple(sorted(place for claim in claims for place in claim.places)),
+    )
+
+
+def _merged(imports: Iterable[str]) -> tuple[str, ...]:
+    """Return each import once, and what is imported from one module on one line."""
+    names: dict[str, set[str]] = {}
+    for line in imports:
+        module, _, imported = line.partition(" import ")  # of `import module` the first is all
+        names.setdefault(module, set()).update(filter(None, imported.split(", ")))
+    return tuple(
+        f"{module} import {', '.join(sorted(own))}" if own else module for module, own in names.items()
     )
 
 

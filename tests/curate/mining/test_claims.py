@@ -136,6 +136,17 @@ def test_claims_of_a_test_are_joined_in_its_order():
     assert len(joined.places) == 2
 
 
+def test_joined_claims_import_from_each_module_once():
+    text = "import re\nfrom package import Any, In, take\n\ndef test_a():\n"
+    text += "    assert In(re)\n    assert take(Any)\n"
+    claims = find_claims({"t.py": text}, ["t.py::test_a"], {})["t.py::test_a"]
+    assert [claim.imports for claim in claims] == [
+        ("import re", "from package import In"),
+        ("from package import Any, take",),
+    ]
+    assert join(claims).imports == ("import re", "from package import Any, In, take")
+
+
 def test_loop_with_an_assertion_is_one_claim():
     assert codes("test_loop") == [
         'from package import take\n\nfor n in range(2):\n    assert take(n, "ab") == list("ab")[:n]'
