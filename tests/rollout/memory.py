@@ -14,6 +14,7 @@ from hone.policy.engine import EngineError
 from hone.policy.reply import Chat
 from hone.rollout.episode import RolloutContext
 from hone.rollout.errors import StoreError
+from hone.rollout.groups import RolloutProgress
 from hone.rollout.ledger import Ledger
 from hone.rollout.settings import RolloutSettings
 from hone.rollout.store import Store
@@ -109,5 +110,12 @@ class World:
             extract=self.extract,
         )
 
-    def collector(self, root: Path, ledger: Ledger, **options: Any) -> Collector:
-        return Collector(self.context(root, **options), ledger, Store(root / "rollouts"))
+    def collector(
+        self,
+        root: Path,
+        ledger: Ledger,
+        *,
+        progress: Callable[[RolloutProgress], None] = lambda _: None,
+        **options: Any,
+    ) -> Collector:
+        return Collector(self.context(root, **options), ledger, Store(root / "rollouts"), progress=progress)

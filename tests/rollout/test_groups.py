@@ -177,12 +177,15 @@ def test_cancelled_rollout_ends_with_its_reason(workspaces: Path, tmp_path: Path
             await asyncio.get_running_loop().create_future()
 
     async def run(ledger: Ledger) -> None:
-        world = Endless()
-        job = asyncio.create_task(world.collector(tmp_path, ledger).collect(0, tasks(1)))
+        world, seen = Endless(), list[RolloutProgress]()
+        collector = world.collector(tmp_path, ledger, progress=seen.append)
+        job = asyncio.create_task(collector.collect(0, tasks(1)))
         await world.begun.wait()
+        assert seen[-1].running == 2
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
+        assert seen[-1].running == 0
 
     (tmp_path / "workspaces").symlink_to(workspaces)
     with Ledger.open(tmp_path) as ledger:
@@ -272,8 +275,10 @@ def test_progress_counts_planned_ended_solved_and_reused_rollouts(tmp_path: Path
 
 def test_infrastructure_fault_is_dropped_and_retried(tmp_path: Path):
     with Ledger.open(tmp_path) as ledger:
-        world = World(["fault", None, "fault"])
-        groups = asyncio.run(world.collector(tmp_path, ledger).collect(0, tasks(1)))
+        world, seen = World(["fault", None, "fault"]), list[RolloutProgress]()
+        collector = world.collector(tmp_path, ledger, progress=seen.append)
+        groups = asyncio.run(collector.collect(0, tasks(1)))
+        assert seen[-1] == RolloutProgress(planned=2, ended=2, solved=2, faults=2)
         assert [t.reward for t in groups[0].trajectories] == [1.0, 1.0]
         balance = ledger.balance()
         assert (balance.dispatched, balance.in_flight, sum(balance.dropped.values())) == (4, 2, 2)
@@ -364,7 +369,10 @@ def test_zero_variance_group_is_replaced_a_limited_number_of_times(tmp_path: Pat
     with Ledger.open(tmp_path) as ledger:
         world = Deciding([], lambda rollout_id: rollout_id in varied)
         one, two, *spare = tasks(6)
-        groups = asyncio.run(world.collector(tmp_path, ledger, **options).collect(0, [one, two], spare))
+        seen: list[RolloutProgress] = []
+        collector = world.collector(tmp_path, ledger, progress=seen.append, **options)
+        groups = asyncio.run(collector.collect(0, [one, two], spare))
+        assert (seen[-1].planned, seen[-1].ended) == (4, 4)  # those of replaced groups count no more
         assert [group.group_id for group in groups] == ["s0g0r2", "s0g1r1"]
         assert [group.task.id for group in groups] == [spare[2].id, spare[1].id]
         assert [group.zero_variance for group in groups] == [True, False]

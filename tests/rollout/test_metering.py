@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from hone.rollout.metering import MeteredChat, MeteredSandbox
 from hone.rollout.parking import Place
 from hone.rollout.sandbox import RolloutSandbox
 from hone.rollout.time_limit import TimeLimit
+from hone.sandbox import Sandbox
 from hone.types import Call, Message, TokenTree
 from hone.utils.busy import BusyMeter
 from tests.environment.scripted import ScriptedSandbox, ended
-from tests.rollout.memory import World
+from tests.rollout.memory import MemorySandbox, World
 from tests.virtual_time import run
 
 FAR = 1000.0  # seconds
@@ -48,10 +50,10 @@ class Slow:
     async def close(self) -> None: ...
 
 
-def kept() -> RolloutSandbox:
-    """A sandbox in which every command succeeds, and which is never parked."""
+def kept(sandbox: Sandbox | None = None) -> RolloutSandbox:
+    """`sandbox`, which is never parked; by default one in which every command succeeds."""
     return RolloutSandbox(
-        ScriptedSandbox(lambda command: ended()),
+        sandbox or ScriptedSandbox(lambda command: ended()),
         Place(None, 0.0),
         provider=World([]),
         parking=None,
@@ -142,5 +144,52 @@ def test_seconds_of_commands_are_added_up() -> None:
         first = timings["exec"]
         await sandbox.exec("true")
         assert 0 <= first <= timings["exec"] <= time.monotonic() - started
+
+    run(scenario())
+
+
+def test_files_go_to_and_from_the_sandbox_of_the_rollout(tmp_path: Path) -> None:
+    class Files(MemorySandbox):
+        """Records what is asked of it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[tuple[object, ...]] = []
+
+        async def read(self, path: str) -> bytes:
+            return path.encode()
+
+        async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+            self.asked.append(("write", path, data, mode))
+
+        async def upload(self, source: Path, target: str) -> None:
+            self.asked.append(("upload", source, target))
+
+        async def download(self, source: str, target: Path) -> None:
+            self.asked.append(("download", source, target))
+
+        async def snapshot(self, target: Path, *, whole: bool = False) -> None:
+            self.asked.append(("snapshot", target, whole))
+
+        async def close(self) -> None:
+            self.asked.append(("close",))
+
+    async def scenario() -> None:
+        files = Files()
+        sandbox = MeteredSandbox(kept(files), {}, BusyMeter())
+        assert await sandbox.read("/a") == b"/a"
+        await sandbox.write("/b", b"text", mode=0o600)
+        await sandbox.upload(tmp_path, "/c")
+        await sandbox.download("/d", tmp_path)
+        await sandbox.snapshot(tmp_path, whole=True)
+        await sandbox.close()
+        assert files.asked == [
+            ("write", "/b", b"text", 0o600),
+            ("upload", tmp_path, "/c"),
+            ("download", "/d", tmp_path),
+            ("snapshot", tmp_path, True),
+            ("close",),
+        ]
+        assert not sandbox.used  # it ran no command
 
     run(scenario())

@@ -234,6 +234,9 @@ def test_place_goes_to_the_oldest_rollout_that_has_begun() -> None:
                 jobs.create_task(take(name))
             await asyncio.sleep(0)
             parking.places.release()
+        async with parking.places.hold((0.0,)):
+            with pytest.raises(TimeoutError):  # there is still one place
+                await asyncio.wait_for(parking.places.acquire((0.0,)), 1.0)
         return served
 
     assert run(scenario()) == ["old", "young", "new"]
@@ -299,7 +302,8 @@ def test_restoring_takes_no_time_of_the_agent(tmp_path: Path) -> None:
         own = Episode(task=task, rollout_id="r", group_id="g", workspace=tmp_path, seed=1)
         return run(run_episode(own, dataclasses.replace(context, parking=parking, **chats)))
 
-    assert roll(56.0).outcome is Outcome.RESOLVED
+    done = roll(56.0)
+    assert (done.outcome, done.notes["parked"]) == (Outcome.RESOLVED, 1)
     assert roll(54.0).outcome is Outcome.TIME_LIMIT  # the control
 
 
