@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
 from hone.train.attention import DenseAttention, attention_over
+from hone.train.block_attention import path_blocks
 from hone.train.depth_first import depth_first
 from hone.train.errors import TrainError
 from hone.train.flex import BLOCK, FlexAttention, forest_block_mask
@@ -177,6 +178,14 @@ def test_attention_on_cpus_equals_a_dense_mask(window: int | None, share: bool) 
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-5)
 
 
+def test_queries_of_a_narrow_window_are_computed_64_at_a_time() -> None:
+    blocks = path_blocks(0, 128, window=4)
+    assert [(block.q0, block.q1, block.k0, block.k1) for block in blocks] == [
+        (0, 64, 0, 64),
+        (64, 128, 61, 128),
+    ]
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("window", [None, 70])
 def test_blocks_of_the_flex_mask_are_those_of_its_pairs(window: int | None) -> None:
@@ -225,6 +234,13 @@ def test_an_engine_may_share_a_trained_model() -> None:
     policy = PolicyModel(model, temperature=1.0, logit_tokens=7)
     again = policy.model(input_ids=ids, attention_mask=padded).logits[:, 4:]
     torch.testing.assert_close(again, expected, atol=0, rtol=0)
+
+
+def test_next_logprobs_are_those_of_every_token_after_the_prompt() -> None:
+    model, prompt = architecture("qwen3"), torch.tensor([[5, 6, 7]])
+    expected = torch.log_softmax(model(input_ids=prompt).logits[0, -1], -1)
+    found = policy_of(model, 0.8).next_logprobs(prompt)  # whatever the temperature of the training
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

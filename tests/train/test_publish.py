@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from hone.policy.engines.fingerprint import Fingerprint, compare
 from hone.policy.engines.inside.tensor_digest import add_digests, tensor_digest
@@ -84,3 +86,13 @@ def test_published_tensors_are_those_of_the_written_folder(tmp_path: Path, name:
         assert "model.layers.0.mlp.experts.0.gate_proj.weight" in found.tensors
     shapes = [list(tensor.shape) for tensor in published(model).tensors()]
     assert shapes == published(model).manifest["shapes"]
+
+
+def test_tied_head_of_a_folder_has_the_digest_of_the_embedding(tmp_path: Path):
+    weights = matrix(4, 3, 0, torch.float32)
+    (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": True}))
+    save_file({"model.embed_tokens.weight": weights}, tmp_path / "model.safetensors")
+    tensors = folder_fingerprint(tmp_path).tensors
+    assert tensors == dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), digest_of(weights))
+    save_file({"other.weight": weights}, tmp_path / "model.safetensors")  # an embedding of another name
+    assert folder_fingerprint(tmp_path).tensors == {"other.weight": digest_of(weights)}

@@ -48,7 +48,7 @@ def python(code: str) -> tuple[str, ...]:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make `import wandb` a recorder of calls in new processes; return the file of the calls."""
     (tmp_path / "wandb.py").write_text(FAKE_WANDB)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
     monkeypatch.setenv("FAKE_OUT", str(tmp_path / "calls"))
     return tmp_path / "calls"
 
@@ -97,7 +97,8 @@ def test_tracker_that_cannot_start_warns_once(
     failing.write("train", 0, {"loss": 1.0})
     failing.close()
     (warning,) = warnings
-    assert "wandb: OSError: the network is down (log: " in warning
+    log = tmp_path / "s" / "output.log"
+    assert f"wandb: OSError: the network is down (log: {log}). The run continues" in warning
     assert warning.endswith("The run continues, and metrics.jsonl has all metrics.")
 
 
@@ -138,6 +139,18 @@ def test_missing_package_is_refused_before_the_run(tmp_path: Path, monkeypatch: 
     ):
         open_sinks(MetricsSettings(sinks=("mlflow",)), tmp_path, {}, print)
     assert open_sinks(MetricsSettings(), tmp_path, {}, print) == []
+
+
+def test_tracker_has_a_folder_of_its_own_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr(process, "ProcessSink", lambda options, warn: options)
+    monkeypatch.chdir(tmp_path)
+    settings = MetricsSettings(sinks=("wandb", "mlflow"), project="p", offline=True)
+    common = {"project": "p", "run_name": "run", "offline": True, "config": {"seed": 1}}
+    assert open_sinks(settings, Path("run"), {"seed": 1}, print) == [
+        {"tracker": name, "folder": str(tmp_path / "run" / "sinks" / name), **common}
+        for name in ("wandb", "mlflow")
+    ]
 
 
 @pytest.mark.full

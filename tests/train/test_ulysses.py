@@ -10,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch import Tensor, multiprocessing
 
 from hone.train.attention import attention_over
+from hone.train.batches import MicroBatch
 from hone.train.errors import TrainError
 from hone.train.forest import Branch, build_forest
 from hone.train.policy_model import PolicyModel
+from hone.train.run_pass import forward_pass
 from hone.train.ulysses import UlyssesAttention, own_range, own_tokens
+from hone.types import UNKNOWN_EXPERT
 from tests.train.architectures import architecture, tree_branches
 from tests.train.test_policy_model import CPU, arrays, assert_equal, coefficients, gradients, plain
 
@@ -89,3 +92,42 @@ def test_ranks_that_cannot_divide_the_heads_are_refused() -> None:
     attend = UlyssesAttention(lambda *_, **__: query, 6, group)
     with pytest.raises(TrainError, match="does not divide 4 query, 2 key heads"):
         attend(query, key, key, scale=1, window=None, layer=0)
+
+
+def test_rank_of_a_sequence_computes_its_own_tokens_with_their_experts() -> None:
+    class Second:
+        """The second of two ranks."""
+
+        def size(self) -> int:
+            return 2
+
+        def rank(self) -> int:
+            return 1
+
+    def policy(*arguments: Any) -> tuple[Tensor, Tensor]:
+        tokens, position_ids, predictors, targets, _, routing = arguments
+        assert (tokens.tolist(), position_ids.tolist()) == ([[13, 14, 0]], [[3, 4, 0]])
+        assert (predictors.tolist(), targets.tolist()) == ([0], [14])
+        assert routing.tolist() == [[[6], [7]], [[8], [9]], [[UNKNOWN_EXPERT], [UNKNOWN_EXPERT]]]
+        return torch.ones(1), torch.zeros(1)
+
+    forest = build_forest([Branch(np.arange(10, 15, dtype=np.int32), np.array([2, 4]))], share=True)
+    batch = MicroBatch(
+        rows=[0],
+        trained=[2],
+        forest=forest,
+        kind="mask",
+        cost=1.0,
+        predictors=np.concatenate(forest.predictors),
+        targets=torch.tensor([12, 14]),
+        scale=torch.ones(2),
+        advantages=torch.ones(2),
+        engine_logprobs=torch.zeros(2),
+        old_logprobs=None,
+        reference=None,
+        routing=np.arange(10, dtype=np.int8).reshape(5, 2, 1),
+    )
+    runs: Any = policy
+    second: Any = Second()
+    logprobs, _, own = forward_pass(runs, batch, second)
+    assert (logprobs.tolist(), own.targets.tolist()) == ([1.0], [14])
