@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hone.train.loop import checkpoints, train
-from hone.train.metrics import read_metrics
+from hone.train.metrics import MetricsWriter, read_metrics
 from hone.train.settings import CheckpointSettings, TrainSettings, ValidateSettings
 from hone.train.validate import Validator
 from tests.train.toy_run import Crash, ToyRun, settings_of
@@ -109,6 +109,23 @@ def test_result_of_lost_weights_does_not_count(tmp_path: Path) -> None:
     assert [r["step"] for r in read_metrics(tmp_path, "validation")] == [0, 2]
     assert live(tmp_path, chosen, [0] * 5) == [2, 4]
     assert not (checkpoints(tmp_path) / "best").is_symlink()
+
+
+def test_version_whose_validation_measured_nothing_is_never_the_best(tmp_path: Path) -> None:
+    results = {1: {"resolve_rate": 0.0, "n": 0}, 2: {"resolve_rate": 0.0, "n": 8}}
+
+    async def evaluate(version: int) -> Mapping[str, float]:
+        return results[version]
+
+    for step in (0, 1):
+        (tmp_path / f"step-{step:06d}").mkdir()
+    with MetricsWriter(tmp_path, tensorboard=False) as metrics:
+        chosen = ValidateSettings(every=1)
+        validator = Validator(chosen, steps=2, run_dir=tmp_path, metrics=metrics, evaluate=evaluate)
+        asyncio.run(validator.validate(1))
+        assert validator.best_step(tmp_path) is None
+        asyncio.run(validator.validate(2))
+        assert validator.best_step(tmp_path) == 1
 
 
 @given(every=st.integers(0, 7), steps=st.integers(1, 20))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,17 @@ from hone.train.errors import RankError, TrainError
 from hone.train.learner import LearnerSpec
 from hone.train.loss import policy_objective
 from hone.train.ranks import calls
-from hone.train.ranks.calls import ADDRESS, KEY, START, Answer, Hello, RankListener, connect, versions
+from hone.train.ranks.calls import (
+    ADDRESS,
+    CANCEL,
+    KEY,
+    START,
+    Answer,
+    Hello,
+    RankListener,
+    connect,
+    versions,
+)
 from hone.train.ranks.learner import RanksLearner
 from hone.train.settings import LearnerSettings, LossSettings, OptimizerSettings, PassSettings
 from tests.waiting import LIMIT_S
@@ -166,6 +179,54 @@ def test_error_of_one_rank_is_not_lost_while_another_hangs(
             RankError, match="rank 1 failed in optim_step: the disk is full; all ranks are sto"
         ):
             learner.optim_step(1e-3)
+
+
+def test_checkpoint_is_complete_once_every_rank_has_saved(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = iter([None])  # one, between the questions to the ranks
+    with ThreadPoolExecutor(1) as pool:
+        ranks = pool.submit(say_hello, environment, Hello(0, 2, 1, versions()), Hello(1, 2, 1, versions()))
+        ranks.add_done_callback(lambda done: [rank.send(Answer()) for rank in done.result()])
+        learner = open_learner(tmp_path)
+        for rank, first in zip(ranks.result(), (True, False), strict=True):
+            for answer in (Answer(), Answer(first), Answer(value=True)):
+                rank.send(answer)
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(pauses))
+        monkeypatch.setattr("hone.train.ranks.learner.time", clock)
+        learner.save(tmp_path)()
+        learner.close()
+    asked = [ranks.result()[1].recv().method for _ in range(4)]
+    assert asked == [START, "save", "is_saved", "is_saved"]
+
+
+def test_cancellation_under_way_reaches_every_rank_of_a_learner_that_closes(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, told = threading.Event(), threading.Event()
+
+    def send_later(message: object) -> None:
+        begun.set()
+        assert told.wait(LIMIT_S)
+        send(message)
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = pool.submit(say_hello, environment, Hello(0, 2, 1, versions()), Hello(1, 2, 1, versions()))
+        ranks.add_done_callback(lambda done: [rank.send(Answer()) for rank in done.result()])
+        learner = open_learner(tmp_path)
+        send = learner._connections[0].send
+        monkeypatch.setattr(learner._connections[0], "send", send_later)
+        cancelling = pool.submit(learner.cancel)
+        assert begun.wait(LIMIT_S)
+        closing = pool.submit(learner.close)
+        done, _ = wait([closing], timeout=0.1)
+        told.set()
+        cancelling.result()
+        closing.result()
+    assert not done
+    for rank in ranks.result():
+        assert (rank.recv().method, rank.recv()) == (START, CANCEL)
+        assert is_closed(rank)
 
 
 @pytest.mark.parametrize(
