@@ -72,6 +72,7 @@ def test_loop_learns_and_accounts_for_every_rollout(tmp_path: Path) -> None:
     for record in records:
         assert record["logp_gap_max"] <= 1e-4
         assert (record["rollouts"], record["masked"], record["excluded"]) == (17, 1, 1)
+        assert record["wait_s"] >= 0
     with Ledger.read(tmp_path) as ledger:
         balance = ledger.balance()
     assert (balance.dispatched, balance.trained, balance.masked, balance.in_flight) == (238, 210, 14, 0)

@@ -34,8 +34,9 @@ def require_published(setup: Setup, folder: Path) -> None:
     learner = setup.learner
     weights, received = setup.send()
     learner.export(folder)
-    index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    assert sorted(received) == sorted(index)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert sorted(received) == sorted(index["weight_map"])
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in received.values())
     files = {
         name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()
     }
