@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import email
-import os
-import subprocess
-import sys
-import sysconfig
 import zipfile
 from email.message import Message
 from pathlib import Path
@@ -14,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import hone
-from hone.rollout.ledger import Ledger
-from tests.e2e.small_run import SMALL, TIMEOUT_S
 from tests.test_repository import CONTAINER_COMMANDS, MACHINE_PATHS, ROOT
+from tests.wheels import build_wheel, make_environment, run
 
 pytestmark = pytest.mark.slow  # starts processes
 PACKAGES = ("hone", "hone_verifiers")
@@ -33,27 +28,9 @@ READ_AT_RUN_TIME = {
 }
 
 
-def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command without this checkout on the path of its imports."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    (built,) = folder.glob("hone_rl-*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -114,25 +91,10 @@ def test_base_install_of_the_wheel_needs_no_extra(metadata: Message):
     assert extras >= {"train", "vllm", "sglang", "datasets", "swebench", "mini-swe-agent", "dev"}
 
 
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel and what it depends on."""
-    venv = tmp_path_factory.mktemp("fresh") / "venv"
-    uv = Path(sys.executable).with_name("uv")
-    install = (uv, "pip", "install", "--compile-bytecode", "--python", venv / "bin" / "python")
-    for command in (
-        (uv, "venv", "--python", sys.executable, venv),
-        (*install, "-c", ROOT / "constraints.txt", wheel),
-    ):
-        done = run(*command, cwd=venv.parent)
-        assert done.returncode == 0, done.stderr
-    return venv
-
-
 @pytest.mark.full
 @pytest.mark.sandbox
-def test_installed_wheel_works_away_from_the_repository(environment: Path, tmp_path: Path):
-    command = environment / "bin" / "hone"
+def test_installed_wheel_works_away_from_the_repository(wheel: Path, tmp_path: Path):
+    command = make_environment(wheel, tmp_path / "venv")
 
     def hone_says(*words: str) -> str:
         done = run(command, *words, cwd=tmp_path)
@@ -143,34 +105,13 @@ def test_installed_wheel_works_away_from_the_repository(environment: Path, tmp_p
     assert "Ready" in hone_says("doctor")
     assert "hone quickstart --dry-run" in hone_says("quickstart", "--help")
     assert "Fits one machine" in hone_says("plan", "swe-8b-tiny")
-    assert f"Their files: {environment}" in hone_says("recipes", "list")
+    assert f"Their files: {tmp_path / 'venv'}" in hone_says("recipes", "list")
     (tmp_path / "mine.toml").write_text(hone_says("recipes", "show", "debugger-8b-tiny"))
     assert "Nothing was started" in hone_says("train", "mine.toml", "--dry-run")
     refused = run(command, "train", "swe-8bb", cwd=tmp_path)
     assert refused.returncode == 2
     assert "there is no recipe swe-8bb: did you mean swe-8b" in refused.stderr
+    incomplete = run(command, "quickstart", cwd=tmp_path)
+    assert incomplete.returncode == 1
+    assert "pip install 'hone-rl[train]'" in incomplete.stderr
     assert not list(tmp_path.glob("runs"))
-
-
-@pytest.mark.full
-@pytest.mark.sandbox
-@pytest.mark.e2e
-@pytest.mark.timeout(900)
-def test_installed_wheel_runs_a_quickstart_of_two_steps(environment: Path, tmp_path: Path):
-    """The fresh environment has Hone from the wheel; torch and the like are those of this environment."""
-    command = environment / "bin" / "hone"
-    refused = run(command, "quickstart", cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "pip install 'hone-rl[train]'" in refused.stderr
-
-    (packages,) = environment.glob("lib/python*/site-packages")
-    extras = packages / "extra-train.pth"  # of a folder named here, Python reads no .pth files
-    extras.write_text(sysconfig.get_path("purelib") + "\n")
-    values = {**SMALL, "train.steps": 2}
-    sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
-    done = run(command, "quickstart", *sets, cwd=tmp_path)
-    extras.unlink()
-    assert done.returncode == 0, done.stderr
-    assert "Resolve rate at temperature 0" in done.stdout
-    with Ledger.read(tmp_path / "runs" / "quickstart") as ledger:
-        assert ledger.balance().steps == 2
