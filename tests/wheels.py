@@ -8,8 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-TIMEOUT_S = 600.0  # of one command; what takes a minute here may take many on a busy machine
+from tests.e2e.small_run import REPOSITORY, TIMEOUT_S
 
 
 def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -27,7 +26,7 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def build_wheel(folder: Path) -> Path:
-    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    done = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("hone_rl-*.whl")
     return built
@@ -35,10 +34,10 @@ def build_wheel(folder: Path) -> Path:
 
 def make_environment(wheel: Path, venv: Path) -> Path:
     """Make an environment with the wheel and what it depends on; return its command `hone`."""
-    uv = Path(sys.executable).with_name("uv")
+    uv, constraints = Path(sys.executable).with_name("uv"), REPOSITORY / "constraints.txt"
     for command in (
-        (uv, "venv", "--python", sys.executable, venv),
-        (uv, "pip", "install", "--python", venv / "bin" / "python", "-c", ROOT / "constraints.txt", wheel),
+        (uv, "venv", "--allow-existing", "--python", sys.executable, venv),
+        (uv, "pip", "install", "--python", venv / "bin" / "python", "-c", constraints, wheel),
     ):
         done = run(*command, cwd=venv.parent)
         assert done.returncode == 0, done.stderr

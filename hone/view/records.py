@@ -42,6 +42,11 @@ class RunLine:
     resolve_rate: float | None  # of the last step, or of the evaluation
     updated_at: float | None  # Unix time, s
 
+    @property
+    def samples(self) -> bool:
+        """Whether the run has rollouts, or will: SFT and replays, trainings without planned steps, do not."""
+        return self.kind is not RunKind.TRAINING or self.steps is not None or self.rollouts > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:

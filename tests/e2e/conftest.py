@@ -21,7 +21,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = shared / "quickstart" / "run"
     with FileLock(shared / "quickstart.lock"):
         if not (run_dir / "report.json").is_file():
-            run_dir.parent.mkdir()
+            run_dir.parent.mkdir(exist_ok=True)  # another worker may have failed in it
             command = make_environment(build_wheel(run_dir.parent), run_dir.parent / "venv")
             lend_extras(run_dir.parent / "venv")
             done = run(command, "quickstart", *sets(run_dir), cwd=run_dir.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,8 @@ def test_sft_is_a_training_without_rollouts(tmp_path: Path) -> None:
     library = Library([tmp_path / "all"])
     (line,) = library.runs()
     assert (line.name, line.kind, line.state, line.step) == ("sft", RunKind.TRAINING, RunState.STOPPED, 2)
+    assert not line.samples
+    assert replace(line, kind=RunKind.EVALUATION).samples  # an evaluation before its first result
     page = library.run("sft")
     assert isinstance(page, RunPage)
     assert [(panel.title, len(panel.series[0].points)) for panel in page.panels] == [("Loss", 2)]

@@ -67,13 +67,11 @@ def join(claims: Sequence[Claim]) -> Claim:
 
 def _merged(imports: Iterable[str]) -> tuple[str, ...]:
     """Return each import once, and what is imported from one module on one line."""
-    names: dict[str, set[str]] = {}
+    names: dict[str, dict[str, None]] = {}  # in the order of their first mention
     for line in imports:
         module, _, imported = line.partition(" import ")  # of `import module` the first is all
-        names.setdefault(module, set()).update(filter(None, imported.split(", ")))
-    return tuple(
-        f"{module} import {', '.join(sorted(own))}" if own else module for module, own in names.items()
-    )
+        names.setdefault(module, {}).update(dict.fromkeys(filter(None, imported.split(", "))))
+    return tuple(f"{module} import {', '.join(own)}" if own else module for module, own in names.items())
 
 
 def find_claims(

@@ -137,14 +137,15 @@ def test_claims_of_a_test_are_joined_in_its_order():
 
 
 def test_joined_claims_import_from_each_module_once():
-    text = "import re\nfrom package import Any, In, take\n\ndef test_a():\n"
+    text = "import re\nfrom package import Any, take, In\n\ndef test_a():\n"
     text += "    assert In(re)\n    assert take(Any)\n"
     claims = find_claims({"t.py": text}, ["t.py::test_a"], {})["t.py::test_a"]
     assert [claim.imports for claim in claims] == [
         ("import re", "from package import In"),
         ("from package import Any, take",),
     ]
-    assert join(claims).imports == ("import re", "from package import Any, In, take")
+    assert join(claims).imports == ("import re", "from package import In, Any, take")
+    assert join(claims[1:]) == claims[1]
 
 
 def test_loop_with_an_assertion_is_one_claim():

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,10 +200,24 @@ def test_checkpoint_is_complete_once_every_rank_has_saved(
     assert asked == [START, "save", "is_saved", "is_saved"]
 
 
+class Watched:
+    """A lock that tells when it is asked for."""
+
+    def __init__(self, lock: threading.Lock, asked: threading.Event) -> None:
+        self.lock, self.asked = lock, asked
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
 def test_cancellation_under_way_reaches_every_rank_of_a_learner_that_closes(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, told = threading.Event(), threading.Event()
+    begun, told, asked = threading.Event(), threading.Event(), threading.Event()
 
     def send_later(message: object) -> None:
         begun.set()
@@ -218,12 +232,15 @@ def test_cancellation_under_way_reaches_every_rank_of_a_learner_that_closes(
         monkeypatch.setattr(learner._connections[0], "send", send_later)
         cancelling = pool.submit(learner.cancel)
         assert begun.wait(LIMIT_S)
+        monkeypatch.setattr(learner, "_sending", Watched(learner._sending, asked))
         closing = pool.submit(learner.close)
-        done, _ = wait([closing], timeout=0.1)
+        closing.add_done_callback(lambda _: asked.set())
+        assert asked.wait(LIMIT_S)
+        waits = not closing.done()
         told.set()
         cancelling.result()
         closing.result()
-    assert not done
+    assert waits
     for rank in ranks.result():
         assert (rank.recv().method, rank.recv()) == (START, CANCEL)
         assert is_closed(rank)
